@@ -1,0 +1,126 @@
+"""The errors of cnrfmt, as a tree: misuse by the caller is not damage in a file.
+
+CnrError
+├── UsageError             the call was wrong; nothing was written
+│   ├── MissingKeyError    a key or a row id that the table doesn't have
+│   └── ChainTooLongError  the append would exceed the bound on a chain's length
+├── DamagedError           the bytes break a rule of the specification
+├── UnsupportedError       the file needs a feature that this release doesn't know
+├── VersionNotFoundError   the version was never committed, or isn't retained
+│   └── VersionExpiredError   its files were removed while a reader still wanted them
+├── CommitError            nothing of this commit counts
+│   ├── ConflictError      somebody else committed first: open the head again and retry
+│   └── LockedError        another writer holds the container
+├── CommitUnknownError     the commit may or may not have happened: read the head to know
+└── StorageError           the operating system refused (also an OSError)
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+
+class CnrError(Exception):
+    """Base of every error that cnrfmt raises on purpose."""
+
+
+class UsageError(CnrError, ValueError):
+    """The caller asked for something that can't be done; nothing was changed."""
+
+
+class MissingKeyError(UsageError, KeyError):
+    """A key, table, column or row id that isn't there."""
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of its argument, quotes included.
+        return str(self.args[0]) if self.args else ""
+
+
+class ChainTooLongError(UsageError):
+    """One more delta would exceed the bound on a chain's length."""
+
+
+class DamagedError(CnrError):
+    """Bytes that break a rule of the specification.
+
+    Attributes
+    ----------
+    rule
+        The error id of the broken rule, as listed in ``spec/``.
+    place
+        File, segment, section, part or byte offset: where it was found.
+    expected, found
+        What the rule asks for, and what the bytes say.
+    advice
+        What to do about it.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        place: str,
+        *,
+        expected: object,
+        found: object,
+        advice: str = "run `cnrfmt verify` for all findings; restore the file from a copy",
+    ) -> None:
+        self.rule = rule
+        self.place = place
+        self.expected = str(expected)
+        self.found = str(found)
+        self.advice = advice
+        super().__init__(
+            f"{place}: damaged ({rule}): expected {expected}, found {found}; {advice}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors travel between processes; keyword arguments don't do so by themselves.
+        words = {"expected": self.expected, "found": self.found, "advice": self.advice}
+        return partial(DamagedError, **words), (self.rule, self.place)
+
+
+class UnsupportedError(CnrError):
+    """The bytes need a feature or a format that this release doesn't know.
+
+    ``feature`` names it, for example ``incompat bit 7``.
+    """
+
+    def __init__(self, place: str, feature: str) -> None:
+        self.place = place
+        self.feature = feature
+        super().__init__(
+            f"{place}: needs {feature}, which this release of cnrfmt doesn't know; "
+            "upgrade cnrfmt to read it"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnsupportedError, (self.place, self.feature)
+
+
+class VersionNotFoundError(CnrError, LookupError):
+    """The version asked for was never committed, or is no longer retained."""
+
+
+class VersionExpiredError(VersionNotFoundError):
+    """The files of a version were removed while a reader still wanted them."""
+
+
+class CommitError(CnrError):
+    """A commit that didn't happen: the container is as it was."""
+
+
+class ConflictError(CommitError):
+    """Another writer committed first; open the new head and try again."""
+
+
+class LockedError(CommitError):
+    """Another writer, in this process or another, holds the container."""
+
+
+class CommitUnknownError(CnrError):
+    """Whether the commit happened couldn't be settled; read the head before going on."""
+
+
+class StorageError(CnrError, OSError):
+    """The operating system refused; ``errno`` and ``filename`` are set where known."""

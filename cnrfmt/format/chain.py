@@ -1,0 +1,65 @@
+"""What a manifest and the tables of contents of its chain must agree on (specification, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cnrfmt.errors import DamagedError
+from cnrfmt.format.manifest import ChainEntry, Manifest
+from cnrfmt.format.schema import TableSchema
+from cnrfmt.format.toc import TableEntry, Toc
+
+
+def check_chain(
+    manifest: Manifest, tocs: Sequence[tuple[ChainEntry, Toc]], place: str
+) -> Iterator[DamagedError]:
+    """Every break of the rules `chain-schema` and `dense-reference`."""
+    schemas = {t.table_id: t for t in manifest.tables}
+    newest: dict[bytes, int | None] = {}
+    for number, (_, toc) in enumerate(tocs):
+        where = f"{place}, chain entry {number}"
+        for table in toc.tables:
+            schema = schemas.get(table.table_id)
+            if schema is not None:
+                newest[table.table_id] = table.rows
+                yield from _check_table(schema, table, where)
+    for schema in manifest.tables:
+        where = f"{place}, table {schema.name!r}"
+        if schema.table_id not in newest:
+            yield _broken(where, "a table that occurs in the chain", "none")
+        elif not schema.keyed and newest[schema.table_id] != schema.rows:
+            yield _broken(where, f"{schema.rows} rows", newest[schema.table_id])
+    if manifest.dense is not None:
+        toc = next(toc for entry, toc in tocs if entry.segment == manifest.dense)
+        if toc.dense is None:
+            yield DamagedError(
+                "dense-reference", place, expected="a segment with dense state", found="one without"
+            )
+
+
+def _check_table(schema: TableSchema, table: TableEntry, where: str) -> Iterator[DamagedError]:
+    where = f"{where}, table {schema.name!r}"
+    if (table.rows is None) != schema.keyed:
+        yield _broken(where, "rows null exactly for a keyed table", table.rows)
+    for number, part in enumerate(table.parts):
+        column = schema.column(part.column)
+        if column is None:
+            yield _broken(f"{where}, part {number}", "a column of the schema", part.column)
+        elif part.elements[1] > (width := column.width(schema.dim)):
+            yield DamagedError(
+                "elements",
+                f"{where}, part {number}",
+                expected=f"at most {width} elements",
+                found=part.elements[1],
+            )
+        elif part.layout.dtype != column.dtype:
+            yield DamagedError(
+                "part-encoding",
+                f"{where}, part {number}",
+                expected=f"an encoding of {column.dtype}",
+                found=part.layout.to_json(),
+            )
+
+
+def _broken(place: str, expected: str, found: object) -> DamagedError:
+    return DamagedError("chain-schema", place, expected=expected, found=found)

@@ -1,0 +1,1 @@
+"""Where bytes live: the file-system protocol, containers, locks, and the commit."""

@@ -1,0 +1,378 @@
+"""All file-system calls that containers make: the protocol `Fs`, and the real one."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cnrfmt.errors import StorageError, UsageError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where cnrfmt reads and doesn't write.
+    fcntl = None  # type: ignore[assignment]
+
+Bytes = npt.NDArray[np.uint8]
+Kind = Literal["file", "directory", "link", "other"]
+OpenMode = Literal["read", "write", "create", "lock"]
+
+# Windows would translate line ends without O_BINARY, and lacks the others.
+_BINARY = getattr(os, "O_BINARY", 0)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+# A reader that opens what turns out to be a pipe must not wait for somebody to write into it.
+_NO_BLOCK = getattr(os, "O_NONBLOCK", 0)
+_FLAGS: dict[OpenMode, int] = {
+    "read": os.O_RDONLY | _NO_BLOCK,
+    "write": os.O_RDWR | _NO_BLOCK,
+    "create": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+    "lock": os.O_RDWR | os.O_CREAT | _NO_BLOCK,
+}
+# Without it, each map keeps a copy of the handle open, and a chain of segments takes two for each.
+_MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+
+@dataclass(frozen=True)
+class FileStat:
+    """What is at a path: its kind, which file it is, its size in bytes and its permission bits."""
+
+    kind: Kind
+    identity: tuple[int, int]
+    size: int
+    mode: int
+
+
+class Fs(Protocol):
+    """The calls that containers make; handles are integers.
+
+    Every method raises `StorageError` where the operating system refuses. Tests put faults, records and
+    crashes in the place of the real calls, so each method is one step of the commit protocol and no more.
+    """
+
+    def open(self, path: str, mode: OpenMode, *, follow: bool = False) -> int:
+        """A handle of a regular file; `create` makes it, and fails if something is there."""
+        ...
+
+    def close(self, handle: int) -> None:
+        """Lets go of a handle, and of the locks that hang on it."""
+        ...
+
+    def pread_into(self, handle: int, offset: int, buffer: Any) -> int:
+        """Fills the buffer from `offset` on; returns how many bytes there were before the file's end."""
+        ...
+
+    def pwrite(self, handle: int, offset: int, data: Any) -> None:
+        """Writes the whole buffer at `offset`."""
+        ...
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cuts the file, or extends it with zero bytes."""
+        ...
+
+    def sync(self, handle: int) -> None:
+        """Returns when the file's bytes and size are durable. A failure is final for this handle."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Returns when the names in the directory are durable."""
+        ...
+
+    def stat_handle(self, handle: int) -> FileStat:
+        """What the handle refers to."""
+        ...
+
+    def stat(self, path: str, *, follow: bool = False) -> FileStat | None:
+        """What is at the path; None if nothing is."""
+        ...
+
+    def free_bytes(self, path: str) -> int | None:
+        """How many bytes may still be written to the file system of `path`; None if it doesn't say."""
+        ...
+
+    def copy_mode(self, handle: int, mode: int) -> None:
+        """Gives the file these permission bits."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Puts a file in the place of another, atomically."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Gives a file a second name, atomically; fails with EEXIST if something has that name."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Removes a name of a file."""
+        ...
+
+    def mkdir(self, path: str) -> None:
+        """Makes one directory; fails with EEXIST if something is there."""
+        ...
+
+    def rmdir(self, path: str) -> None:
+        """Removes an empty directory."""
+        ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, in no order."""
+        ...
+
+    def map(self, handle: int, length: int) -> mmap.mmap:
+        """The first `length` bytes of the file, mapped for reading."""
+        ...
+
+    def lock_record(self, handle: int) -> bool:
+        """Takes a lock that belongs to this process; False if another process holds it."""
+        ...
+
+    def lock_handle(self, handle: int) -> bool:
+        """Takes a lock that belongs to this handle and its copies; False if another handle holds it."""
+        ...
+
+    def point(self, name: str) -> None:
+        """Says how far a commit has come. Does nothing; tests end a process here."""
+        ...
+
+
+def byte_view(data: Any) -> memoryview:
+    """A contiguous buffer as bytes, without a copy."""
+    view = memoryview(data)
+    if view.nbytes == 0:
+        return memoryview(b"")
+    if not view.c_contiguous:
+        raise UsageError("only a contiguous buffer can be read into or written")
+    return view if view.ndim == 1 and view.format == "B" else view.cast("B")
+
+
+class PosixFs:
+    """The operating system's calls. Short reads and writes go on; interrupted ones are repeated."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+        """Bytes that `pread_into` has read so far; mapped bytes aren't counted."""
+        self._counting = threading.Lock()
+        # For errors: a call on a handle should name the file all the same.
+        self._paths: dict[int, str] = {}
+
+    def open(self, path: str, mode: OpenMode, *, follow: bool = False) -> int:
+        """``open`` with O_CLOEXEC, and with O_NOFOLLOW unless links may be followed."""
+        flags = _FLAGS[mode] | _BINARY | (0 if follow else _NO_FOLLOW)
+        with _refusals("open", path):
+            # Python opens with O_CLOEXEC.
+            handle = os.open(path, flags, 0o666)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise StorageError(errno.EINVAL, "not a regular file", path)
+        self._paths[handle] = path
+        return handle
+
+    def close(self, handle: int) -> None:
+        """``close``."""
+        with _refusals("close", self._paths.pop(handle, None)):
+            os.close(handle)
+
+    def pread_into(self, handle: int, offset: int, buffer: Any) -> int:
+        """``preadv`` until the buffer is full or the file ends."""
+        view = byte_view(buffer)
+        done = 0
+        with _refusals("read", self._paths.get(handle)):
+            while done < len(view):
+                count = _pread(handle, offset + done, view[done:])
+                if count == 0:
+                    break
+                done += count
+        with self._counting:
+            self.bytes_read += done
+        return done
+
+    def pwrite(self, handle: int, offset: int, data: Any) -> None:
+        """``pwrite`` until all is written."""
+        view = byte_view(data)
+        done = 0
+        with _refusals("write", self._paths.get(handle)):
+            while done < len(view):
+                done += os.pwrite(handle, view[done:], offset + done)
+
+    def truncate(self, handle: int, size: int) -> None:
+        """``ftruncate``."""
+        with _refusals("set the length of", self._paths.get(handle)):
+            os.ftruncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        """``fdatasync``; on macOS ``F_FULLFSYNC``, which empties the drive's cache, too."""
+        with _refusals("sync", self._paths.get(handle)):
+            _sync(handle)
+
+    def sync_directory(self, path: str) -> None:
+        """``fsync`` of the directory."""
+        with _refusals("sync", path):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            except OSError as error:
+                # So a file system says that its directories can't be synced: names are as durable as it makes them.
+                if error.errno not in (errno.EINVAL, errno.EBADF):
+                    raise
+            finally:
+                os.close(handle)
+
+    def stat_handle(self, handle: int) -> FileStat:
+        """``fstat``."""
+        with _refusals("look at", self._paths.get(handle)):
+            return _file_stat(os.fstat(handle))
+
+    def stat(self, path: str, *, follow: bool = False) -> FileStat | None:
+        """``stat`` or ``lstat``."""
+        with _refusals("look at", path):
+            try:
+                return _file_stat(os.stat(path, follow_symlinks=follow))
+            except FileNotFoundError:
+                return None
+
+    def free_bytes(self, path: str) -> int | None:
+        """``statvfs``."""
+        with _refusals("look at", path):
+            found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize if found.f_blocks else None
+
+    def copy_mode(self, handle: int, mode: int) -> None:
+        """``fchmod``."""
+        with _refusals("set the permissions of", self._paths.get(handle)):
+            os.fchmod(handle, mode)
+
+    def rename(self, source: str, target: str) -> None:
+        """``rename``."""
+        with _refusals("rename to", target):
+            os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """``link``."""
+        with _refusals("link to", target):
+            os.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        """``unlink``."""
+        with _refusals("remove", path):
+            os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        """``mkdir``."""
+        with _refusals("make the directory", path):
+            os.mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        """``rmdir``."""
+        with _refusals("remove the directory", path):
+            os.rmdir(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        """``readdir``."""
+        with _refusals("list", path):
+            return os.listdir(path)
+
+    def map(self, handle: int, length: int) -> mmap.mmap:
+        """``mmap``, shared and read-only."""
+        with _refusals("map", self._paths.get(handle)):
+            try:
+                return mmap.mmap(handle, length, access=mmap.ACCESS_READ, **_MAP_OPTIONS)
+            except ValueError as error:
+                # The file was cut short since its length was looked at.
+                raise OSError(errno.EINVAL, str(error)) from error
+
+    def lock_record(self, handle: int) -> bool:
+        """An ``fcntl`` record lock on the whole file."""
+        return self._lock(handle, fcntl.lockf)
+
+    def lock_handle(self, handle: int) -> bool:
+        """A ``flock``."""
+        return self._lock(handle, fcntl.flock)
+
+    def _lock(self, handle: int, call: Any) -> bool:
+        with _refusals("lock", self._paths.get(handle)):
+            try:
+                call(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    return False
+                raise
+        return True
+
+    def point(self, name: str) -> None:
+        """Does nothing."""
+
+
+POSIX = PosixFs()
+"""The file system that is used where none is given."""
+
+
+@contextmanager
+def _refusals(doing: str, path: str | None = None) -> Iterator[None]:
+    """Turns what the operating system refuses into our own error, which says what was tried."""
+    try:
+        yield
+    except OSError as error:
+        text = f"{error.strerror or error} (could not {doing} it)"
+        raise StorageError(error.errno, text, path) from error
+
+
+def _file_stat(found: os.stat_result) -> FileStat:
+    kinds: dict[int, Kind] = {
+        stat.S_IFREG: "file",
+        stat.S_IFDIR: "directory",
+        stat.S_IFLNK: "link",
+    }
+    return FileStat(
+        kinds.get(stat.S_IFMT(found.st_mode), "other"),
+        (found.st_dev, found.st_ino),
+        found.st_size,
+        stat.S_IMODE(found.st_mode),
+    )
+
+
+if sys.platform == "win32":
+    _seeking = threading.Lock()
+
+    def _pread(handle: int, offset: int, view: memoryview) -> int:
+        with _seeking:
+            os.lseek(handle, offset, os.SEEK_SET)
+            data = os.read(handle, min(len(view), 1 << 30))
+        view[: len(data)] = data
+        return len(data)
+
+else:
+
+    def _pread(handle: int, offset: int, view: memoryview) -> int:
+        # A single call moves less than 2 GiB.
+        return os.preadv(handle, [view[: 1 << 30]], offset)
+
+
+if sys.platform == "darwin":
+
+    def _sync(handle: int) -> None:
+        # fsync leaves the bytes in the drive's own cache there.
+        try:
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL):
+                raise
+            os.fsync(handle)
+
+else:
+
+    def _sync(handle: int) -> None:
+        os.fdatasync(handle)
+
+
+def can_write() -> bool:
+    """Whether this operating system has what a commit needs."""
+    return fcntl is not None

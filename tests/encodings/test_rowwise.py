@@ -1,0 +1,254 @@
+"""Row-wise encodings against the specification's arithmetic and against the operators that read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fbgemm_gpu  # noqa: F401  (registers the operators)
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from cnrfmt.encodings import coder
+from cnrfmt.format.encoding import RawLayout, RowwiseLayout
+
+Array = npt.NDArray[Any]
+F32, F16 = np.float32, np.float16
+BITS = (8, 4, 2)
+
+
+def _plain_encode(row: Array, bits: int) -> bytes | None:
+    """A row by section 6 of the specification, step by step in float32; None if it can't be held."""
+    low, high = row.min(), row.max()
+    with np.errstate(all="ignore"):
+        if bits == 8:
+            span = F32(high - low)
+            scale, bias = F32(span / F32(255)), low
+            codes = np.rint((row - low) * F32(F32(255) / F32(span + F32(1e-8))))
+            parameters = np.array([scale, bias], F32)
+        else:
+            bias = F32(F16(low))
+            scale = F32(F16(F32(F32(high - bias) / F32(2**bits - 1))))
+            if scale == 0 or np.isinf(F32(1) / scale):
+                scale = F32(1)
+            codes = np.clip(np.rint((row - bias) * F32(F32(1) / scale)), 0, 2**bits - 1)
+            parameters = np.array([scale, bias], F16)
+    if not (np.isfinite(row).all() and np.isfinite(parameters).all()):
+        return None
+    number = sum(int(code) << (k * bits) for k, code in enumerate(codes))
+    return number.to_bytes(-(-len(row) * bits // 8), "little") + parameters.tobytes()
+
+
+def _plain_decode(data: bytes, bits: int, width: int) -> Array:
+    size = -(-width * bits // 8)
+    number = int.from_bytes(data[:size], "little")
+    codes = np.array([number >> (k * bits) & (2**bits - 1) for k in range(width)], F32)
+    scale, bias = np.frombuffer(data[size:], F32 if bits == 8 else F16).astype(F32)
+    with np.errstate(all="ignore"):
+        values: Array = codes * scale + bias
+    assert values.dtype == F32
+    return values
+
+
+def _operator_encode(rows: Array, bits: int) -> Array:
+    """What FBGEMM's own operator makes of the rows."""
+    tensor = torch.from_numpy(rows)
+    if bits == 8:
+        found = torch.ops.fbgemm.FloatToFused8BitRowwiseQuantized(tensor)
+    else:
+        found = torch.ops.fbgemm.FloatToFusedNBitRowwiseQuantizedSBHalf(tensor, bits)
+    encoded: Array = found.numpy()
+    return encoded
+
+
+def _operator_decode(encoded: Array, bits: int) -> Array:
+    tensor = torch.from_numpy(encoded)
+    if bits == 8:
+        found = torch.ops.fbgemm.Fused8BitRowwiseQuantizedToFloat(tensor)
+    else:
+        found = torch.ops.fbgemm.FusedNBitRowwiseQuantizedSBHalfToFloat(tensor, bits)
+    values: Array = found.numpy()
+    return values
+
+
+@pytest.fixture(params=["embeddings", "hours"])
+def rows(request: pytest.FixtureRequest) -> Array:
+    """3000 real rows: token embeddings, or counts with many constant rows."""
+    table: Array = request.getfixturevalue(request.param)
+    return np.ascontiguousarray(table[:3000])
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_real_rows_are_encoded_as_the_operator_does_bit_for_bit(rows: Array, bits: int) -> None:
+    encoding = coder(RowwiseLayout(bits))
+    encoded, bad = encoding.encode(rows)
+    assert bad.size == 0
+    want = _operator_encode(rows, bits)
+    assert encoding.row_bytes(rows.shape[1]) == want.shape[1]
+    assert encoded.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_real_rows_decode_as_specified_and_near_what_operators_read(rows: Array, bits: int) -> None:
+    encoding = coder(RowwiseLayout(bits))
+    encoded, _ = encoding.encode(rows)
+    out = np.empty_like(rows)
+    encoding.decode_range(encoded, 0, out)
+    stored = encoded.reshape(len(rows), -1)
+    want = [_plain_decode(row.tobytes(), bits, rows.shape[1]) for row in stored[::7]]
+    assert out[::7].tobytes() == np.stack(want).tobytes()
+    # Operators may contract product and sum into one rounding, and sum in another order.
+    np.testing.assert_allclose(out, _operator_decode(stored, bits), rtol=1e-6, atol=1e-6)
+    steps = np.ptp(rows, axis=1, keepdims=True) / (2**bits - 1)
+    half = np.abs(rows).max() * 2**-10 if bits < 8 else 1e-6
+    assert (np.abs(out - rows) <= 0.51 * steps + half).all()
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_pooling_operators_read_the_encoded_rows(embeddings: Array, bits: int) -> None:
+    rows = embeddings[:500]
+    encoding = coder(RowwiseLayout(bits))
+    encoded, _ = encoding.encode(rows)
+    out = np.empty_like(rows)
+    encoding.decode_range(encoded, 0, out)
+    bags = torch.tensor([[3, 499, 3], [0, 17, 250]])
+    name = {8: "byte", 4: "4bit", 2: "2bit"}[bits]
+    operator = getattr(torch.ops.quantized, f"embedding_bag_{name}_rowwise_offsets")
+    found = operator(
+        torch.from_numpy(encoded.reshape(len(rows), -1)),
+        bags.reshape(-1),
+        torch.tensor([0, 3]),
+    )
+    np.testing.assert_allclose(found, out[bags.numpy()].sum(axis=1), rtol=1e-5, atol=1e-5)
+
+
+# Every finite number, and now and then what no encoding holds.
+_ELEMENTS = st.one_of(
+    st.floats(-2, 2, width=32),
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+    st.floats(width=32),
+    st.sampled_from([0.0, 65504.0, 65520.0, -65519.0, 6e-8, 3.3999999521443642e38, 1e-45]),
+).map(lambda x: x + 0.0)  # The sign of a zero bias depends on the order of zeros: tested apart.
+
+
+@pytest.mark.parametrize("bits", BITS)
+@given(
+    rows=st.tuples(st.integers(0, 5), st.integers(1, 21)).flatmap(
+        lambda shape: hnp.arrays(F32, shape, elements=_ELEMENTS, fill=st.nothing())
+    )
+)
+@example(rows=np.zeros((1, 1), F32))
+@example(rows=np.array([[np.nan, 1], [1, 2], [np.inf, 0], [-np.inf, 0]], F32))
+@example(rows=np.array([[-3.4e38, 3.4e38], [7e4, 7e4], [-7e4, 0], [0, 3e5], [0, 3e4]], F32))
+def test_any_rows(bits: int, rows: Array) -> None:
+    encoding = coder(RowwiseLayout(bits))
+    count, width = rows.shape
+    row_bytes = encoding.row_bytes(width)
+    encoded, bad = encoding.encode(rows)
+    want = [_plain_encode(row, bits) for row in rows]
+    assert bad.tolist() == [i for i, row in enumerate(want) if row is None]
+    assert bad.dtype == np.int64
+    assert encoded.tobytes() == b"".join(row or bytes(row_bytes) for row in want)
+    assert encoding.find_padding(encoded, 0, count, width) == -1
+    assert encoding.find_parameter(encoded, 0, count, width) == -1
+
+    # Rows in any order, from read-only bytes at any offset, into any place.
+    stored = np.concatenate([np.full(5, 255, np.uint8), encoded])
+    stored.flags.writeable = False
+    offsets = 5 + row_bytes * np.arange(count, dtype=np.int64)[::-1]
+    targets = np.arange(count, dtype=np.int64)[::-1] + 1
+    out = np.full((count + 2, width), 7, F32)
+    encoding.decode_rows(stored, offsets, out, targets)
+    decoded = b"".join(_plain_decode(row or bytes(row_bytes), bits, width).tobytes() for row in want)
+    assert out[1:-1].tobytes() == decoded
+    assert (out[[0, -1]] == 7).all()
+    encoding.decode_range(stored, 5, out[2:])
+    assert out[2:].tobytes() == decoded
+
+
+@pytest.mark.parametrize(
+    ("bits", "width"),
+    # The operators' own code for fewer bits wants rows of an even number of code bytes.
+    [(8, 1), (8, 7), (8, 13), (8, 64), (4, 4), (4, 12), (4, 20), (4, 64), (2, 8), (2, 24), (2, 64)],
+)
+def test_zeros_of_both_signs_are_encoded_as_the_operator_does(bits: int, width: int) -> None:
+    rng = np.random.default_rng(width)
+    rows = rng.choice(np.array([0.0, -0.0, 1.0], F32), (300, width), p=[0.45, 0.45, 0.1])
+    rows[::2] *= -1
+    encoded, _ = coder(RowwiseLayout(bits)).encode(rows)
+    assert encoded.tobytes() == _operator_encode(rows, bits).tobytes()
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("width", [1, 3, 4, 7, 8, 16, 33, 64, 100, 128, 257])
+def test_every_width(embeddings: Array, bits: int, width: int) -> None:
+    """Widths that are no multiple of a vector, with strided read-only rows."""
+    rows = np.tile(embeddings[:40], 2)[:, :width]
+    rows.flags.writeable = False
+    encoding = coder(RowwiseLayout(bits))
+    encoded, bad = encoding.encode(rows)
+    assert bad.size == 0
+    assert encoded.tobytes() == b"".join(_plain_encode(row, bits) or b"" for row in rows)
+    out = np.empty((40, width), F32)
+    encoding.decode_range(encoded, 0, out)
+    stored = encoded.reshape(40, -1)
+    assert out.tobytes() == b"".join(_plain_decode(row.tobytes(), bits, width).tobytes() for row in stored)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_decoding_is_total(bits: int) -> None:
+    """Hostile parameters decode as the arithmetic says, and nothing traps."""
+    encoding = coder(RowwiseLayout(bits))
+    data = np.random.default_rng(bits).integers(0, 256, (500, encoding.row_bytes(6)), np.uint8)
+    out = np.empty((500, 6), F32)
+    encoding.decode_range(data.reshape(-1), 0, out)
+    want = np.stack([_plain_decode(row.tobytes(), bits, 6) for row in data])
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize(("bits", "width"), [(4, 5), (4, 1), (2, 1), (2, 6), (2, 7)])
+def test_padding_is_found(embeddings: Array, bits: int, width: int) -> None:
+    encoding = coder(RowwiseLayout(bits))
+    encoded, _ = encoding.encode(embeddings[:100, :width])
+    stored = np.concatenate([np.full(3, 255, np.uint8), encoded])
+    assert encoding.find_padding(stored, 3, 100, width) == -1
+    last = RowwiseLayout(bits).code_bytes(width) - 1
+    for bit in range(width * bits % 8, 8):
+        changed = stored.copy()
+        changed[3 + 42 * encoding.row_bytes(width) + last] |= 1 << bit
+        changed[3 + 77 * encoding.row_bytes(width) + last] |= 1 << bit
+        assert encoding.find_padding(changed, 3, 100, width) == 42
+        assert encoding.find_padding(changed, 3, 42, width) == -1
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("which", [0, 1])
+def test_parameters_that_are_not_finite_are_found(
+    monkeypatch: pytest.MonkeyPatch, embeddings: Array, bits: int, value: float, which: int
+) -> None:
+    # Few rows a step, so that the row is found behind the first.
+    monkeypatch.setattr("cnrfmt.encodings.rowwise._CHUNK", 300)
+    encoding = coder(RowwiseLayout(bits))
+    encoded, _ = encoding.encode(embeddings[:100, :9])
+    row_bytes = encoding.row_bytes(9)
+    parameter = np.array([value], F32 if bits == 8 else F16).view(np.uint8)
+    at = 42 * row_bytes + RowwiseLayout(bits).code_bytes(9) + which * len(parameter)
+    encoded[at : at + len(parameter)] = parameter
+    assert encoding.find_parameter(encoded, 0, 100, 9) == 42
+    assert encoding.find_parameter(encoded, 0, 42, 9) == -1
+    assert encoding.find_parameter(encoded, 43 * row_bytes, 57, 9) == -1
+
+
+def test_one_encoding_per_layout() -> None:
+    assert coder(RowwiseLayout(4)) is coder(RowwiseLayout(4))
+    assert coder(RowwiseLayout(4)) is not coder(RowwiseLayout(2))
+    assert coder(RowwiseLayout(4)).dtype == F32
+    assert coder(RowwiseLayout(8)).row_bytes(10) == 18
+    assert coder(RowwiseLayout(4)).row_bytes(5) == 7
+    assert coder(RowwiseLayout(2)).row_bytes(5) == 6
+    assert coder(RawLayout("float32")) is not coder(RowwiseLayout(8))
