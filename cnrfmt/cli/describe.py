@@ -1,0 +1,190 @@
+"""What is in a container, as JSON can say it: what `info` and `ls` print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cnrfmt.errors import DamagedError, UnsupportedError, VersionExpiredError
+from cnrfmt.format.encoding import Layout, RowwiseLayout
+from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, parse_manifest
+from cnrfmt.format.schema import ColumnSchema
+from cnrfmt.format.toc import DenseEntry, TableEntry
+from cnrfmt.reader import Checkpoint
+from cnrfmt.sizes import plain_bytes, sizes, sizes_of_segment
+from cnrfmt.storage.base import DirectoryFacts, manifest_place
+from cnrfmt.table import Table
+
+Json = dict[str, Any]
+
+
+def layout_words(layout: Layout) -> str:
+    """How a part is stored, in words."""
+    if isinstance(layout, RowwiseLayout):
+        return f"rowwise {layout.bits}-bit"
+    return f"raw {layout.dtype}"
+
+
+def table(ck: Checkpoint, found: Table) -> Json:
+    """A table: kind, shape, and how each column is stored over the chain."""
+    entries = [
+        entry
+        for segment in ck.view.segments.values()
+        if (entry := segment.toc.by_table.get(found.schema.table_id)) is not None
+    ]
+    return {
+        "name": found.name,
+        "id": found.schema.table_id.hex(),
+        "kind": "keyed" if found.keyed else "dense",
+        "rows": len(found),
+        "dim": found.schema.dim,
+        "columns": [_column(column, found, entries) for column in found.schema.columns],
+    }
+
+
+def _column(column: ColumnSchema, found: Table, entries: list[TableEntry]) -> Json:
+    parts = [(e, p) for e in entries for p in e.parts if p.column == column.name]
+    main = [part for _, part in parts if part.exceptions_of is None]
+    return {
+        "name": column.name,
+        "dtype": column.dtype,
+        "values_per_row": column.width(found.schema.dim),
+        "fill": column.fill.hex(),
+        "encodings": list(dict.fromkeys(layout_words(part.layout) for part in main)),
+        "exceptions": sum(
+            entry.row_sets[part.rows].count
+            for entry, part in parts
+            if part.exceptions_of is not None
+        ),
+    }
+
+
+def dense_entry(ck: Checkpoint, entry: DenseEntry) -> Json:
+    """An entry of the dense state: name, kind, bytes; of an array also dtype and shape."""
+    assert ck.manifest.dense is not None
+    toc = ck.view.segments[ck.manifest.dense].toc
+    found: Json = {"name": entry.name, "kind": entry.kind}
+    if entry.kind == "array":
+        found |= {"dtype": entry.dtype, "shape": list(entry.shape)}
+    found["bytes"] = 0 if entry.section is None else toc.sections[entry.section][1]
+    return found
+
+
+def dense_entries(ck: Checkpoint) -> list[Json]:
+    """All entries of the dense state."""
+    if ck.manifest.dense is None:
+        return []
+    toc = ck.view.segments[ck.manifest.dense].toc
+    return [dense_entry(ck, entry) for entry in toc.dense or ()]
+
+
+def chain(ck: Checkpoint, version_of: dict[str, int]) -> list[Json]:
+    """The segments of the chain; `version_of` maps states to the versions that reached them, where known."""
+    names = {t.table_id: t.name for t in ck.manifest.tables}
+    return [_segment(ck, entry, names, version_of) for entry in ck.manifest.chain]
+
+
+def _segment(
+    ck: Checkpoint, entry: ChainEntry, names: dict[bytes, str], version_of: dict[str, int]
+) -> Json:
+    segment = ck.view.segments[entry.segment]
+    tables = [
+        {
+            # A table that was dropped later has lost its name.
+            "name": names.get(t.table_id),
+            "id": t.table_id.hex(),
+            "rows_written": rows_written(t),
+            "rows_deleted": 0 if t.deleted is None else t.row_sets[t.deleted].count,
+        }
+        for t in segment.toc.tables
+    ]
+    return {
+        "segment": entry.segment.hex(),
+        "kind": "baseline" if entry.from_state is None else "delta",
+        "state": entry.to_state.hex(),
+        "version": version_of.get(entry.to_state.hex()),
+        "offset": entry.offset,
+        "bytes": entry.length,
+        "bytes_by_part": sizes_of_segment(segment),
+        "tables": tables,
+    }
+
+
+def rows_written(entry: TableEntry) -> int:
+    """How many rows a segment writes of a table; a row counts once, whatever its columns and parts."""
+    by_rectangle: dict[tuple[str, tuple[int, int]], set[int]] = {}
+    for part in entry.parts:
+        if part.exceptions_of is None:
+            by_rectangle.setdefault((part.column, part.elements), set()).add(part.rows)
+    counts = (sum(entry.row_sets[n].count for n in used) for used in by_rectangle.values())
+    return max(counts, default=0)
+
+
+def versions(ck: Checkpoint, most: int | None = None) -> tuple[list[Json], list[Exception]]:
+    """The retained versions, ascending, and what is wrong with their manifests.
+
+    Of more than `most` versions, these are the oldest and the newest.
+    """
+    head = _head(ck)
+    wanted = head.versions
+    if most is not None and len(wanted) >= most:
+        wanted = (wanted[0], *wanted[len(wanted) - most + 2 :])
+    found: list[Json] = []
+    errors: list[Exception] = []
+    for retained in wanted:
+        try:
+            found.append(_version(_manifest(ck, retained)))
+        except VersionExpiredError:
+            # Removed since the head was read, by one who may.
+            continue
+        except (DamagedError, UnsupportedError) as error:
+            errors.append(error)
+            found.append({"version": retained.version, "error": str(error)})
+    return [*found, _version(head)], errors
+
+
+def _head(ck: Checkpoint) -> Manifest:
+    if ck.version == ck.versions[-1]:
+        return ck.manifest
+    data, version, _ = ck.view.container.head()
+    return parse_manifest(data, manifest_place(ck.path, version))
+
+
+def _manifest(ck: Checkpoint, retained: Retained) -> Manifest:
+    data = ck.view.container.read_manifest(retained)
+    return parse_manifest(data, manifest_place(ck.path, retained.version))
+
+
+def _version(manifest: Manifest) -> Json:
+    return {
+        "version": manifest.version,
+        "step": manifest.step,
+        "created": manifest.created,
+        "created_by": manifest.created_by,
+        "segments": len(manifest.chain),
+        "bytes": manifest.length + sum(e.length for e in manifest.chain),
+        "state": manifest.state.hex(),
+        "digest": f"{manifest.digest:016x}",
+    }
+
+
+def size_facts(ck: Checkpoint) -> Json:
+    """Bytes of the version by part, and what they compare with.
+
+    `plain` is what the tables (all columns in their own dtypes, and keys) and the dense state take as
+    plain arrays; `on_disk` is everything that is there, earlier versions included.
+    """
+    found = sizes(ck)
+    facts = ck.view.container.inspect()
+    if isinstance(facts, DirectoryFacts):
+        on_disk = sum(name.size for name in (*(facts.manifests or ()), *(facts.segments or ())))
+    else:
+        on_disk = facts.size
+    dense = sum(entry["bytes"] for entry in dense_entries(ck))
+    return {
+        "commit": found.commit,
+        "chain": found.chain,
+        "commit_bytes": sum(found.commit.values()),
+        "chain_bytes": sum(found.chain.values()),
+        "plain_bytes": plain_bytes(ck) + dense,
+        "on_disk_bytes": on_disk,
+    }

@@ -1,0 +1,283 @@
+"""The demo itself: two runs side by side, one of which dies, and what became of them."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cnrfmt import parallel
+from cnrfmt.demo import quality, trainer
+from cnrfmt.demo.model import Model
+from cnrfmt.demo.orders import Dataset, load_orders
+from cnrfmt.demo.quality import Quality
+from cnrfmt.demo.report import Screen
+from cnrfmt.demo.store import CnrStore, is_demo, rehearse
+from cnrfmt.errors import CnrError, UsageError
+
+MAX_CHECKPOINTS = 200
+"""A chain holds 256 segments; the demo keeps well below."""
+
+
+def run_demo(
+    path: str | os.PathLike[str] = "demo.cnr",
+    *,
+    bits: int = 8,
+    checkpoint_every: int = 500,
+    seed: int = 0,
+    plot: str | os.PathLike[str] | None = None,
+    json: bool = False,
+    threads: int | None = None,
+    users: int | None = None,
+) -> dict[str, Any]:
+    """Trains on real orders twice, once killed half-way and restored, and compares.
+
+    Leaves the container behind. Takes some 20 seconds on two cores.
+
+    Parameters
+    ----------
+    path
+        The container to write, a single file. One that an earlier demo left there is overwritten.
+    bits
+        Bits per element of the stored weights: what `Quantize` takes, or 32 for raw float32.
+    checkpoint_every
+        Orders between two checkpoints.
+    seed
+        For the model's start, the negatives and the evaluation.
+    plot
+        Where to draw the result, as a file that matplotlib knows the ending of.
+    json
+        Print the result as JSON to the standard output, and all else to the standard error.
+    threads
+        How many threads reading and writing may use.
+    users
+        Take the first so many users alone.
+
+    Returns
+    -------
+    dict
+        What was printed, as JSON can say it.
+
+    Raises
+    ------
+    UsageError
+        A package of the extra ``demo`` is missing, or an argument doesn't fit.
+    CnrError
+        A trainer ended as it shouldn't.
+    """
+    started = time.perf_counter()
+    store = CnrStore(Path(path), bits, threads)
+    _check(store, users)
+    draw = None if plot is None else _drawing(Path(plot))
+    screen = Screen(to_stderr=json)
+    data = load_orders(users=users)
+    orders = len(data.stream)
+    if not orders / MAX_CHECKPOINTS <= checkpoint_every <= orders // 2:
+        raise UsageError(
+            f"checkpoint_every must be {-(-orders // MAX_CHECKPOINTS)} to {orders // 2} orders, "
+            f"found {checkpoint_every}"
+        )
+    die_at = (orders // 2 // checkpoint_every) * checkpoint_every + checkpoint_every // 2
+    loaded = time.perf_counter()
+    screen.data(data)
+    # Here, before the trainer starts, which then finds the machine code in the cache.
+    rehearse(data, bits, checkpoint_every)
+    compiled = time.perf_counter()
+    screen.plan(store.path, bits, checkpoint_every, die_at, compiled - loaded)
+    _remove_earlier(store.path)
+    with ThreadPoolExecutor(1, "uninterrupted") as other, screen.progress(orders) as bars:
+        reference = other.submit(_uninterrupted, data, seed, bars.uninterrupted)
+        interrupted = _interrupted(store, screen, bars.interrupted, checkpoint_every, seed, users, die_at)
+        uninterrupted, training_seconds = reference.result()
+    checkpoints = interrupted.checkpoints
+    written = sum(sum(c["bytes"].values()) for c in checkpoints)
+    full = sum(c["full_bytes"] for c in checkpoints)
+    result: dict[str, Any] = {
+        "path": str(store.path),
+        "bits": bits,
+        "checkpoint_every": checkpoint_every,
+        "seed": seed,
+        "data": {
+            "orders": orders,
+            "lines": len(data.stream.products),
+            "users": data.users,
+            "products": data.products,
+            "pairs": data.pairs,
+            "held_out_lines": len(data.held_out.products),
+        },
+        "checkpoints": checkpoints,
+        "death": interrupted.death,
+        "totals": {
+            "bytes": written,
+            "full_bytes": full,
+            "ratio": full / written,
+            "file_bytes": store.path.stat().st_size,
+        },
+        "quality": _compare(data, uninterrupted, interrupted.quality),
+        "seconds": {
+            "load": loaded - started,
+            "compile": compiled - loaded,
+            "uninterrupted_training": training_seconds,
+            "checkpoint_stalls": sum(c["stall"] for c in checkpoints),
+            "total": time.perf_counter() - started,
+        },
+    }
+    if draw is not None:
+        draw(result)
+        result["plot"] = str(plot)
+    result["seconds"]["total"] = time.perf_counter() - started
+    screen.result(result)
+    if json:
+        sys.stdout.write(json_module.dumps(result, indent=2) + "\n")
+    return result
+
+
+def _check(store: CnrStore, users: int | None) -> None:
+    store.quantize()
+    if users is not None and users < 2:
+        raise UsageError(f"users must be at least 2, found {users}")
+    parallel.thread_count(store.threads)
+    if not store.path.absolute().parent.is_dir():
+        raise UsageError(f"{store.path.parent}: is no directory")
+    if store.path.is_dir():
+        raise UsageError(f"{store.path}: is a directory; the demo writes a single file")
+    if store.path.suffix != ".cnr":
+        raise UsageError(f"{store.path}: the demo writes a single file; give it a name in .cnr")
+    if store.path.exists() and not is_demo(store.path):
+        raise UsageError(f"{store.path}: exists, and no demo made it; give another path, or remove it")
+
+
+def _remove_earlier(path: Path) -> None:
+    """Removes what an earlier demo left, so that this one's versions start at 0."""
+    path.unlink(missing_ok=True)
+
+
+def _drawing(path: Path) -> Callable[[dict[str, Any]], None]:
+    """What draws a result there; raises `UsageError` at once where it can't."""
+    try:
+        from cnrfmt.demo import plot
+    except ImportError as error:
+        raise UsageError("plot needs matplotlib; run: pip install 'cnrfmt[plot]'") from error
+    plot.check_path(path)
+    return lambda result: plot.draw(result, path)
+
+
+def _uninterrupted(data: Dataset, seed: int, progress: Callable[[int], None]) -> tuple[Quality, float]:
+    """Trains without checkpoints to the end; gives the quality and the seconds of training."""
+    start = time.perf_counter()
+    model = Model(data, seed)
+    while model.order < len(data.stream):
+        model.train(min(model.order + trainer.BLOCK, len(data.stream)))
+        progress(model.order)
+    seconds = time.perf_counter() - start
+    return quality.judge(model, seed), seconds
+
+
+@dataclass
+class _Interrupted:
+    checkpoints: list[dict[str, Any]]
+    death: dict[str, Any]
+    quality: Quality
+
+
+def _interrupted(
+    store: CnrStore,
+    screen: Screen,
+    progress: Callable[[int], None],
+    every: int,
+    seed: int,
+    users: int | None,
+    die_at: int,
+) -> _Interrupted:
+    """Trains in a process that kills itself, and then in one that restores; gives what they told."""
+    command = [sys.executable, "-m", "cnrfmt.demo.worker", str(store.path)]
+    command += [f"--bits={store.bits}", f"--every={every}", f"--seed={seed}"]
+    command += [] if store.threads is None else [f"--threads={store.threads}"]
+    command += [] if users is None else [f"--users={users}"]
+    checkpoints: list[dict[str, Any]] = []
+    death: dict[str, Any] = {"order": die_at, "signal": int(signal.SIGKILL)}
+
+    def listen(process: subprocess.Popen[str]) -> dict[str, Any]:
+        """Follows a trainer to its end; gives the last that it told, and its exit code."""
+        assert process.stdout is not None
+        told: dict[str, Any] = {}
+        for line in process.stdout:
+            told = json_module.loads(line)
+            if told["event"] == "progress":
+                progress(told["order"])
+            elif told["event"] == "checkpoint":
+                checkpoints.append({key: told[key] for key in told if key != "event"})
+                screen.checkpoint(told)
+            elif told["event"] == "restored":
+                death["restored_version"], death["restored_order"] = told["version"], told["order"]
+                death["restore_seconds"] = told["seconds"]
+                death["lost_orders"] = die_at - told["order"]
+                screen.restored(death)
+        return {**told, "code": process.wait()}
+
+    with _process([*command, f"--die-at={die_at}"]) as process:
+        _expect(listen(process), "dying", -signal.SIGKILL)
+    screen.died(death)
+    with _process([*command, "--resume"]) as process:
+        last = listen(process)
+    _expect(last, "finished", 0)
+    found = Quality(np.array(last["recall"]), np.array(last["loss"]), np.array(last["terms"], np.int64))
+    return _Interrupted(checkpoints, death, found)
+
+
+def _expect(last: dict[str, Any], event: str, code: int) -> None:
+    if (last.get("event"), last["code"]) != (event, code):
+        raise CnrError(
+            f"the demo's trainer was to end {event}, with exit code {code}; it ended {last.get('event', 'mute')}, "
+            f"with exit code {last['code']}; what it wrote to the standard error says why"
+        )
+
+
+@contextmanager
+def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A child process that never outlives the block."""
+    # The child finds this library where the parent did, also in a checkout that isn't installed.
+    here = str(Path(__file__).resolve().parents[2])
+    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    # In a session of its own it isn't hit by an interrupt from the keyboard, which is this process's to handle.
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _compare(data: Dataset, uninterrupted: Quality, interrupted: Quality) -> dict[str, Any]:
+    recall = quality.recall_difference(interrupted, uninterrupted)
+    loss = quality.loss_difference(interrupted, uninterrupted)
+    return {
+        "popularity_recall": quality.popularity_recall(data),
+        "favourites_recall": quality.favourites_recall(data),
+        "uninterrupted": {
+            "recall": uninterrupted.mean_recall,
+            "log_loss": uninterrupted.mean_loss,
+        },
+        "interrupted": {"recall": interrupted.mean_recall, "log_loss": interrupted.mean_loss},
+        "recall_difference": {"value": recall.value, "standard_error": recall.error},
+        "log_loss_difference": {"relative": loss.value, "standard_error": loss.error},
+    }

@@ -1,0 +1,60 @@
+"""Spreading work over threads: numba kernels and file reads release the interpreter's lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from cnrfmt.errors import UsageError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_MOST = 16
+
+
+def thread_count(threads: int | None) -> int:
+    """`threads` as given, or as many as this process may use, 16 at the most."""
+    if threads is None:
+        try:
+            return min(len(os.sched_getaffinity(0)), _MOST)
+        except AttributeError:  # Only Linux tells which processors a process may use.
+            return min(os.cpu_count() or 1, _MOST)
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise UsageError(f"threads must be an integer of at least 1, found {threads!r}")
+    return threads
+
+
+def run(threads: int) -> Callable[[Callable[[T], None], Iterable[T]], None]:
+    """A function that calls its first argument with each item of its second."""
+
+    def each(work: Callable[[T], None], items: Iterable[T]) -> None:
+        todo = list(items)
+        if threads == 1 or len(todo) < 2:
+            for item in todo:
+                work(item)
+            return
+        with ThreadPoolExecutor(min(threads, len(todo)), "cnrfmt") as pool:
+            for _ in pool.map(work, todo):
+                pass
+
+    return each
+
+
+def ordered(
+    threads: int, work: Callable[[T], R], items: Iterable[T], *, ahead: int
+) -> Iterator[R]:
+    """The results of `work` in the order of `items`, at most `ahead` of them computed in advance."""
+    if threads == 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads, "cnrfmt") as pool:
+        waiting = []
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > ahead:
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()

@@ -1,0 +1,332 @@
+"""Opening a container: `open`, `Checkpoint` and `load`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from cnrfmt import parallel
+from cnrfmt.arrays import Array
+from cnrfmt.errors import DamagedError, MissingKeyError, UsageError, VersionNotFoundError
+from cnrfmt.format.manifest import Manifest, Retained, parse_manifest
+from cnrfmt.segment_reader import Backend, Verify
+from cnrfmt.storage.container import Container, open_container
+from cnrfmt.storage.fs import Fs
+from cnrfmt.table import Changes, Table
+from cnrfmt.tabledata import TableData
+from cnrfmt.view import ReadOptions, View
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh brought: tables with their changes, and the names that came and went."""
+
+    before: int
+    version: int
+    changed: dict[str, Changes]
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+class Checkpoint(Mapping[str, Table]):
+    """An open container at one version: a mapping of table names to tables.
+
+    `version`, `versions`, `step` and `metadata` tell of the version; `dense` is its dense state, read when asked
+    for. Safe to read from many threads. Made by `cnrfmt.open`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        version: int | None,
+        options: ReadOptions,
+        digest: str | None,
+        fs: Fs | None,
+    ) -> None:
+        self.path = path
+        self._options, self._fs = options, fs
+        self._pinned = version is not None
+        self._container = open_container(path, fs)
+        self._containers = [self._container]
+        self._views: list[View] = []
+        try:
+            self._head = self._read_head(self._container)
+            manifest = self._head if version is None else self._manifest_of(version)
+            if manifest is None:
+                raise VersionNotFoundError(
+                    f"{path}: version {version} isn't retained; retained are "
+                    f"{', '.join(map(str, self.versions))}"
+                )
+            if digest is not None and digest != f"{manifest.digest:016x}":
+                raise DamagedError(
+                    "manifest-digest",
+                    f"{path}, version {manifest.version}",
+                    expected=f"the pinned digest {digest}",
+                    found=f"{manifest.digest:016x}",
+                    advice="another state was put in the place of the pinned one, or the pin is old",
+                )
+            self._view = self._open_view(self._container, manifest)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_head(self, container: Container) -> Manifest:
+        data, version, digest = container.head()
+        return self._parse(container, data, version, digest)
+
+    def _parse(self, container: Container, data: bytes, version: int, digest: int | None) -> Manifest:
+        place = f"{container.path}, manifest of version {version}"
+        manifest = parse_manifest(data, place)
+        known = container.container_id or manifest.container_id
+        if (manifest.version, manifest.container_id) != (version, known):
+            raise DamagedError(
+                "manifest-identity",
+                place,
+                expected=f"version {version} of container {known.hex()}",
+                found=f"version {manifest.version} of container {manifest.container_id.hex()}",
+            )
+        if digest is not None and manifest.digest != digest:
+            raise DamagedError(
+                "manifest-digest", place, expected=f"{digest:016x}", found=f"{manifest.digest:016x}"
+            )
+        return manifest
+
+    def _manifest_of(self, version: int) -> Manifest | None:
+        """The manifest of a version of the head's history; None if it was committed but isn't retained."""
+        if isinstance(version, bool) or not isinstance(version, int | np.integer):
+            raise UsageError(f"a version is an integer, found {version!r}")
+        if version == self._head.version:
+            return self._head
+        if not 0 <= version < self._head.version:
+            raise VersionNotFoundError(
+                f"{self.path}: no version {version}; the newest is {self._head.version}"
+            )
+        for retained in self._head.versions:
+            if retained.version == version:
+                return self._read_retained(retained)
+        return None
+
+    def _read_retained(self, retained: Retained) -> Manifest:
+        data = self._container.read_manifest(retained)
+        return self._parse(self._container, data, retained.version, retained.digest)
+
+    def _open_view(self, container: Container, manifest: Manifest) -> View:
+        known = {}
+        if self._views and self._views[-1].container is container:
+            known = dict(self._views[-1].segments)
+        view = View(
+            container, manifest, self._options, known=known, manifest_of=self._manifest_of
+        )
+        self._views.append(view)
+        return view
+
+    @property
+    def version(self) -> int:
+        """The version that is open."""
+        return self._view.manifest.version
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The versions that can be opened, ascending, the head last."""
+        return (*(r.version for r in self._head.versions), self._head.version)
+
+    @property
+    def step(self) -> int | None:
+        """The trainer's step, stored with the version."""
+        return self._view.manifest.step
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The user metadata of the version."""
+        return self._view.manifest.metadata
+
+    @property
+    def dense(self) -> dict[str, Any]:
+        """The dense state: arrays (private copies), JSON values and bytes by name."""
+        return self._view.dense
+
+    @property
+    def manifest(self) -> Manifest:
+        """The commit record of the version."""
+        return self._view.manifest
+
+    @property
+    def digest(self) -> str:
+        """The digest of the version's manifest, to be pinned by ``open(..., digest=)``."""
+        return f"{self._view.manifest.digest:016x}"
+
+    @property
+    def view(self) -> View:
+        """The opened version, for those who want to look at its segments."""
+        return self._view
+
+    def __getitem__(self, name: str) -> Table:
+        self._view.check_open()
+        try:
+            return self._view.tables[name]
+        except KeyError:
+            names = ", ".join(map(repr, list(self._view.tables)[:10])) or "none"
+            raise MissingKeyError(
+                f"{self.path}: no table {name!r} in version {self.version}; it has {names}"
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._view.tables)
+
+    def __len__(self) -> int:
+        return len(self._view.tables)
+
+    def refresh(self) -> Refreshed | None:
+        """Moves on to the head if it is newer, and says what changed; None if there is nothing newer.
+
+        Tables that were taken before stay at their version, and stay valid until the checkpoint is closed.
+        A checkpoint that was opened at a given version moves on to the head, too. Raises `DamagedError` where
+        the container was exchanged for another one or went back to an older version.
+        """
+        self._view.check_open()
+        container = open_container(self.path, self._fs)
+        try:
+            if container.same_as(self._container):
+                container.close()
+                container = self._container
+            head = self._read_head(container)
+            if head.container_id != self._head.container_id or head.version < self._head.version:
+                raise DamagedError(
+                    "manifest-identity",
+                    self.path,
+                    expected=f"container {self._head.container_id.hex()} at version "
+                    f"{self._head.version} or later",
+                    found=f"container {head.container_id.hex()} at version {head.version}",
+                    advice="another container was put in its place: open it anew if that is meant",
+                )
+            if head.version == self.version and head.digest == self._view.manifest.digest:
+                if container is not self._container:
+                    container.close()
+                return None
+            before = self._view
+            if container is not self._container:
+                self._containers.append(container)
+            self._container, self._head = container, head
+            self._view = self._open_view(container, head)
+        except BaseException:
+            if container not in self._containers:
+                container.close()
+            raise
+        old, new = before.tables, self._view.tables
+        return Refreshed(
+            before.manifest.version,
+            head.version,
+            {name: t.changed(before.manifest.version) for name, t in new.items()},
+            tuple(name for name in new if name not in old),
+            tuple(name for name in old if name not in new),
+        )
+
+    def close(self) -> None:
+        """Lets go of files and maps; tables of this checkpoint can't be read afterwards."""
+        for view in self._views:
+            view.close()
+        for container in self._containers:
+            container.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<cnrfmt.Checkpoint {self.path!r}: version {self.version}, {len(self)} tables>"
+
+    # A mapping compares its items, which would read whole tables.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+def open(
+    path: PathLike,
+    *,
+    version: int | None = None,
+    backend: Backend = "mmap",
+    verify: Verify = "touched",
+    digest: str | None = None,
+    threads: int | None = None,
+    fs: Fs | None = None,
+) -> Checkpoint:
+    """Opens a container for reading, at its newest version or at `version`.
+
+    Parameters
+    ----------
+    path
+        A single file or a directory.
+    version
+        An older, retained version.
+    backend
+        ``"mmap"``, or ``"pread"``, which also survives a file that somebody truncates or changes in place.
+    verify
+        ``"touched"`` checks the digest of each piece before its first use, ``"all"`` those of all pieces before
+        `open` returns, ``"none"`` leaves data unchecked (metadata are always checked).
+    digest
+        The manifest digest (`Checkpoint.digest`) that the version must have.
+    threads
+        How many threads a call on the result may use; as many as there are processors if None.
+
+    Raises
+    ------
+    DamagedError, UnsupportedError, VersionNotFoundError, StorageError
+    """
+    if backend not in ("mmap", "pread"):
+        raise UsageError(f"backend is 'mmap' or 'pread', found {backend!r}")
+    if verify not in ("none", "touched", "all"):
+        raise UsageError(f"verify is 'none', 'touched' or 'all', found {verify!r}")
+    options = ReadOptions(backend, verify, parallel.thread_count(threads))
+    return Checkpoint(os.fspath(path), version, options, digest, fs)
+
+
+def load(
+    path: PathLike,
+    tables: Iterable[str] | None = None,
+    *,
+    version: int | None = None,
+    out: Mapping[str, Array] | None = None,
+    columns: bool = False,
+    backend: Backend = "mmap",
+    verify: Verify = "touched",
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Loads whole tables into memory.
+
+    Gives a dict of names to arrays of `rows x dim`. A keyed table comes as a `TableData` with keys; with
+    ``columns=True`` every table comes as a `TableData` with all columns. `out` maps names to arrays that are
+    filled instead of new ones.
+
+    Raises what `open` raises, and `MissingKeyError` for a table that isn't there.
+    """
+    with open(path, version=version, backend=backend, verify=verify, threads=threads) as ck:
+        if isinstance(tables, str):
+            raise UsageError(f"tables is a list of names; use tables=[{tables!r}]")
+        names = list(ck if tables is None else tables)
+        if unknown := set(out or ()) - set(names):
+            raise MissingKeyError(f"out names a table that isn't loaded: {min(unknown)!r}")
+        return {name: _load_table(ck[name], (out or {}).get(name), columns) for name in names}
+
+
+def _load_table(table: Table, out: Array | None, columns: bool) -> Any:
+    values = table.read(out=out)
+    if not table.keyed and not columns:
+        return values
+    others = {c: table.read(column=c) for c in table.columns[1:]}
+    keys = None if table.keys is None else table.keys.copy()
+    fill = {c: table.fill(c)[()] for c in table.columns}
+    return TableData(values, columns=others, keys=keys, fill=fill)

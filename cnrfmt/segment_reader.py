@@ -1,0 +1,326 @@
+"""Verified access to the bytes of one segment, mapped or read by pread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, Protocol
+
+import numpy as np
+
+from cnrfmt.arrays import Bytes, Digests, Ids
+from cnrfmt.encodings import row_ids
+from cnrfmt.errors import DamagedError
+from cnrfmt.format import limits
+from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
+from cnrfmt.format.manifest import ChainEntry
+from cnrfmt.format.segment import Trailer, check_node_count, check_toc_digest
+from cnrfmt.format.toc import RowSet, Toc, parse_toc
+
+Backend = Literal["mmap", "pread"]
+Verify = Literal["none", "touched", "all"]
+
+_VERIFY_STEP = 8 << 20
+_DIGESTS_PER_NODE = limits.NODE // 8
+
+
+class Source(Protocol):
+    """Where the bytes of a segment live."""
+
+    place: str
+    length: int
+
+    def pread_into(self, offset: int, buffer: Bytes) -> None:
+        """Fills the buffer with the bytes from `offset`."""
+
+    def map(self) -> Bytes:
+        """All bytes, mapped."""
+
+
+class SegmentReader:
+    """One segment of a chain, opened: its table of contents, and its bytes once they are verified.
+
+    Every fetch returns bytes of the segment as an array together with the offset of the array's first
+    byte in the segment. Safe to use from many threads: verifying a piece twice does no harm.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        entry: ChainEntry,
+        toc: bytes | None,
+        *,
+        backend: Backend,
+        verify: bool,
+        lenient: bool,
+    ) -> None:
+        self.source, self.entry, self.place = source, entry, source.place
+        if source.length != entry.length:
+            raise DamagedError(
+                "segment-length",
+                self.place,
+                expected=f"{entry.length} bytes",
+                found=f"{source.length} bytes",
+            )
+        if entry.length < 2 * limits.BLOCK:
+            raise DamagedError(
+                "block-length",
+                self.place,
+                expected=f"a header and a trailer, {2 * limits.BLOCK} bytes",
+                found=f"{entry.length} bytes",
+            )
+        self._map: Bytes | None = source.map() if backend == "mmap" else None
+        self.trailer = Trailer.parse(
+            self._raw(entry.length - limits.BLOCK, limits.BLOCK).tobytes(),
+            self.place,
+            segment_id=entry.segment,
+            length=entry.length,
+            mark=entry.trailer_digest,
+        )
+        if toc is None:
+            toc = self.toc_bytes()
+        else:
+            check_toc_digest(toc, self.trailer, self.place)
+        self.toc: Toc = parse_toc(toc, self.trailer.data_end, self.place, lenient=lenient)
+        check_node_count(len(self.toc.nodes), self.trailer, self.place)
+        self._seed = seed_of(entry.segment)
+        self._verify = verify
+        self._verified = np.zeros(self.trailer.pieces, np.uint8)
+        self._node_verified = bytearray(len(self.toc.nodes))
+        self._all_verified = not verify
+        self._digests: Digests | None = None
+        self._ids: dict[RowSet, Ids] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def data(self) -> Bytes | None:
+        """The segment up to its data end, if it is mapped."""
+        return None if self._map is None else self._map[: self.trailer.data_end]
+
+    def _raw(self, offset: int, length: int) -> Bytes:
+        if self._map is not None:
+            return self._map[offset : offset + length]
+        buffer = np.empty(length, np.uint8)
+        self.source.pread_into(offset, buffer)
+        return buffer
+
+    def fetch_range(self, offset: int, length: int) -> tuple[Bytes, int]:
+        """The `length` bytes from `offset`, verified, within the returned array."""
+        piece = self.trailer.piece_size
+        first, stop = offset // piece, -(-(offset + length) // piece)
+        data = self.data
+        if data is not None:
+            self._check(data, 0, first, stop)
+            return data, 0
+        if self._verify:
+            start, end = first * piece, min(stop * piece, self.trailer.data_end)
+        else:
+            start, end = offset, offset + length
+        data = self._raw(start, end - start)
+        self._check(data, first, first, stop)
+        return data, start
+
+    def fetch_rows(self, offsets: Ids, row_bytes: int) -> tuple[Bytes, Ids]:
+        """The rows of `row_bytes` bytes at these offsets, verified: an array and the offsets in it."""
+        piece = self.trailer.piece_size
+        data = self.data
+        if data is not None:
+            if not self._all_verified:
+                self._check_pieces(data, 0, _touched(offsets, row_bytes, piece))
+            return data, offsets
+        touched = np.unique(_touched(offsets, row_bytes, piece))
+        breaks = np.flatnonzero(np.diff(touched) != 1) + 1
+        runs = np.split(touched, breaks) if touched.size else []
+        sizes = [
+            min(int(run[-1] + 1) * piece, self.trailer.data_end) - int(run[0]) * piece
+            for run in runs
+        ]
+        buffer = np.empty(sum(sizes), np.uint8)
+        firsts = np.array([run[0] for run in runs], np.int64) * piece
+        bases = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        for run, base, size in zip(runs, bases, sizes, strict=True):
+            view = buffer[base : base + size]
+            self.source.pread_into(int(run[0]) * piece, view)
+            self._check_pieces(view, int(run[0]), run)
+        run_of = np.searchsorted(firsts, offsets, side="right") - 1
+        return buffer, offsets - firsts[run_of] + bases[run_of]
+
+    def _check(self, data: Bytes, data_first: int, first: int, stop: int) -> None:
+        if not self._all_verified and not self._verified[first:stop].all():
+            self._check_pieces(data, data_first, np.arange(first, stop, dtype=np.int64))
+
+    def _check_pieces(self, data: Bytes, data_first: int, pieces: Ids) -> None:
+        if not self._verify:
+            return
+        if self._map is not None:
+            pieces = pieces[self._verified[pieces] == 0]
+        if not pieces.size:
+            return
+        from cnrfmt.kernels import xxh3
+
+        digests = self._piece_digests(pieces)
+        # Bytes that were just read anew must be hashed anew: a mark is worth only as much as the mapping it is for.
+        verified = self._verified if self._map is not None else np.zeros_like(self._verified)
+        bad = xxh3.verify_pieces(
+            data, data_first, self.trailer.piece_size, pieces, np.uint64(self._seed), digests, verified
+        )
+        if bad >= 0:
+            self._raise_bad_piece(int(bad), int(digests[bad]))
+
+    def _piece_digests(self, pieces: Ids) -> Digests:
+        """The digest section, its nodes that hold these pieces' digests verified."""
+        with self._lock:
+            if self._digests is None:
+                size = 8 * self.trailer.pieces
+                raw = (
+                    np.empty(size, np.uint8)
+                    if self._map is None
+                    else self._map[self.trailer.data_end : self.trailer.data_end + size]
+                )
+                self._digests = raw.view(np.uint64)
+            digests = self._digests
+        for node in np.unique(pieces // _DIGESTS_PER_NODE):
+            if not self._node_verified[node]:
+                self._check_node(int(node), digests.view(np.uint8))
+        return digests
+
+    def _check_node(self, node: int, section: Bytes) -> None:
+        view = section[node * limits.NODE : (node + 1) * limits.NODE]
+        if self._map is None:
+            self.source.pread_into(self.trailer.data_end + node * limits.NODE, view)
+        want = self.toc.nodes[node]
+        found = digest(view, seed_of(self.entry.segment, NODE_LEVEL, node))
+        if want != found:
+            raise DamagedError(
+                "node-digest", f"{self.place}, node {node}", expected=f"{want:016x}", found=f"{found:016x}"
+            )
+        self._node_verified[node] = 1
+
+    def _raise_bad_piece(self, piece: int, want: int) -> None:
+        size = self.trailer.piece_size
+        start, stop = piece * size, min((piece + 1) * size, self.trailer.data_end)
+        found = digest(self._raw(start, stop - start), seed_of(self.entry.segment, 0, piece))
+        raise DamagedError(
+            "piece-digest",
+            f"{self.place}, piece {piece} (bytes {start} to {stop - 1}: {self.whose(start, stop)})",
+            expected=f"{want:016x}",
+            found=f"{found:016x}",
+        )
+
+    def whose(self, start: int, stop: int) -> str:
+        """What the bytes from `start` to `stop` of the segment belong to, in words."""
+        names = ["the header"] if start < limits.BLOCK else []
+        for section, owner in sorted(self._owners().items()):
+            offset, length = self.toc.sections[section]
+            if offset < stop and start < offset + length:
+                names.append(owner)
+        shown = names[:4] + ([f"{len(names) - 4} more"] if len(names) > 4 else [])
+        return ", ".join(shown) or "padding"
+
+    def _owners(self) -> dict[int, str]:
+        owners = {}
+        for table in self.toc.tables:
+            name = f"table {table.table_id.hex()[:8]}"
+            for number, row_set in enumerate(table.row_sets):
+                if row_set.section is not None:
+                    owners[row_set.section] = f"row index {number} of {name}"
+            for part in table.parts:
+                kind = "exceptions" if part.exceptions_of is not None else "part"
+                owners[part.section] = f"{kind} of column {part.column!r} of {name}"
+        for entry in self.toc.dense or ():
+            if entry.section is not None:
+                owners[entry.section] = f"dense entry {entry.name!r}"
+        return owners
+
+    def steps(self) -> range:
+        """The first pieces of the steps in which a whole segment is verified."""
+        return range(0, self.trailer.pieces, max(1, _VERIFY_STEP // self.trailer.piece_size))
+
+    def verify_step(self, first: int) -> None:
+        """Verifies the pieces of one step; raises `DamagedError`."""
+        start, stop = self._step_bounds(first)
+        self.fetch_range(start, stop - start)
+
+    def _step_bounds(self, first: int) -> tuple[int, int]:
+        size = self.trailer.piece_size
+        stop = (first + max(1, _VERIFY_STEP // size)) * size
+        return first * size, min(stop, self.trailer.data_end)
+
+    def bad_pieces(self, first: int) -> list[DamagedError]:
+        """Every piece and node of one step whose digest is wrong, for validators."""
+        try:
+            self.verify_step(first)
+        except DamagedError as error:
+            if error.rule == "node-digest":
+                return [error]
+            return list(self._bad_one_by_one(*self._step_bounds(first)))
+        return []
+
+    def _bad_one_by_one(self, start: int, stop: int) -> Iterator[DamagedError]:
+        size = self.trailer.piece_size
+        for piece in range(start, stop, size):
+            try:
+                self.fetch_range(piece, min(size, stop - piece))
+            except DamagedError as error:
+                yield error
+
+    def verify_all(self, run: Callable[[Callable[[int], None], Iterable[int]], None]) -> None:
+        """Verifies every piece, in steps that `run` may spread over threads; raises `DamagedError`."""
+        run(self.verify_step, self.steps())
+        self._all_verified = self._all_verified or self._map is not None
+
+    def toc_bytes(self) -> bytes:
+        """The table of contents as it is stored; raises `DamagedError` (rule `toc-digest`)."""
+        toc = self._raw(self.trailer.toc_offset, self.trailer.toc_length).tobytes()
+        check_toc_digest(toc, self.trailer, self.place)
+        return toc
+
+    def check_padding(self) -> None:
+        """The bytes between the sections must be zero; raises `DamagedError`."""
+        position = limits.BLOCK
+        for offset, length in [*self.toc.sections, (self.trailer.data_end, 0)]:
+            gap = self._raw(position, offset - position)
+            if gap.any():
+                raise DamagedError(
+                    "section-zero",
+                    f"{self.place}, byte {position + int(np.argmax(gap != 0))}",
+                    expected="zero between sections",
+                    found="another byte",
+                )
+            position = offset + length
+
+    def section(self, number: int) -> Bytes:
+        """The bytes of a whole section, verified; a view of the mapping, or a copy."""
+        offset, length = self.toc.sections[number]
+        data, start = self.fetch_range(offset, length)
+        return data[offset - start : offset - start + length]
+
+    def ids(self, row_set: RowSet) -> Ids:
+        """The row ids of a row set with a row index: private memory, checked, kept for the next call."""
+        found = self._ids.get(row_set)
+        if found is None:
+            assert row_set.section is not None
+            found = row_ids.decode(
+                row_set.code,
+                self.section(row_set.section),
+                row_set.count,
+                row_set.first,
+                row_set.last,
+                f"{self.place}, section {row_set.section} (row index)",
+                # Rows of a part take at least a byte each, and tombstones have a limit of their own.
+                max_ids=max(self.trailer.data_end, limits.MAX_TOMBSTONES),
+            )
+            self._ids[row_set] = found
+        return found
+
+
+def _touched(offsets: Ids, row_bytes: int, piece: int) -> Ids:
+    """The pieces that rows of `row_bytes` bytes at these offsets lie in, with repeats."""
+    first = offsets // piece
+    last = (offsets + (row_bytes - 1)) // piece
+    longest = int((last - first).max(initial=0))
+    if longest == 0:
+        return first
+    steps = np.arange(longest + 1, dtype=np.int64)
+    found: Ids = np.minimum(first[:, None] + steps, last[:, None]).ravel()
+    return found

@@ -1,0 +1,277 @@
+"""Writing one segment as a stream: sections, digests, table of contents, trailer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from cnrfmt import parallel
+from cnrfmt.arrays import Bytes, Digests, Ids
+from cnrfmt.encodings import coder, row_ids
+from cnrfmt.format import limits
+from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
+from cnrfmt.format.encoding import Layout, RawLayout
+from cnrfmt.format.schema import ColumnSchema, TableSchema
+from cnrfmt.format.segment import SegmentHeader, Trailer, toc_digest
+from cnrfmt.format.toc import (
+    DenseEntry,
+    Part,
+    RowSet,
+    TableEntry,
+    Toc,
+    pack_toc,
+    place_section,
+)
+from cnrfmt.inputs import Source2D
+
+_CHUNK = 4 << 20
+"""Bytes of source rows that one step of the pipeline encodes."""
+
+
+class Sink(Protocol):
+    """Where the bytes of a segment go, one behind the other."""
+
+    def write(self, data: Any) -> None:
+        """Appends the bytes of a contiguous buffer."""
+
+
+@dataclass(frozen=True)
+class RowIds:
+    """The rows that a segment writes of a table.
+
+    `ids` is None for the rows 0 .. count-1 of a dense table; otherwise the sorted ids. `order` says which row of
+    the sources belongs to each, None if the sources are in that order already.
+    """
+
+    count: int
+    ids: Ids | None = None
+    order: Ids | None = None
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the ids have no gaps."""
+        return self.ids is None or int(self.ids[-1]) - int(self.ids[0]) == self.count - 1
+
+
+@dataclass(frozen=True)
+class ColumnWrite:
+    """A column's new values, one row per id, and how to store them."""
+
+    column: ColumnSchema
+    source: Source2D
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class TableWrite:
+    """What a segment writes of one table."""
+
+    schema: TableSchema
+    rows: RowIds | None = None
+    columns: tuple[ColumnWrite, ...] = ()
+    deleted: Ids | None = None
+
+
+@dataclass(frozen=True)
+class WrittenSegment:
+    """What the manifest needs to know of a finished segment."""
+
+    length: int
+    trailer_digest: int
+    toc: bytes
+
+
+def write_segment(
+    sink: Sink,
+    header: SegmentHeader,
+    tables: Iterable[TableWrite],
+    dense: Sequence[tuple[DenseEntry, Bytes]] | None,
+    *,
+    threads: int,
+) -> WrittenSegment:
+    """Streams a segment through a bounded buffer; nothing is durable before the commit."""
+    stream = _Stream(sink, header, threads)
+    entries = [_write_table(stream, table) for table in tables]
+    dense_entries = None
+    if dense is not None:
+        dense_entries = [
+            replace(entry, section=stream.section(data) if data.size else None)
+            for entry, data in dense
+        ]
+    return stream.finish(entries, dense_entries)
+
+
+def _write_table(stream: _Stream, table: TableWrite) -> TableEntry:
+    row_sets: list[RowSet] = []
+    parts: list[Part] = []
+    keyed = table.schema.keyed
+    if table.rows is not None and table.rows.count:
+        row_sets.append(_write_row_set(stream, table.rows, keyed))
+        for write in table.columns:
+            _write_column(stream, table, write, row_sets, parts)
+    deleted = None
+    if table.deleted is not None and table.deleted.size:
+        deleted = len(row_sets)
+        rows = RowIds(len(table.deleted), table.deleted)
+        row_sets.append(_write_row_set(stream, rows, keyed))
+    return TableEntry(
+        table.schema.table_id, table.schema.rows, tuple(row_sets), deleted, tuple(parts)
+    )
+
+
+def _write_row_set(stream: _Stream, rows: RowIds, keyed: bool) -> RowSet:
+    if rows.ids is None:
+        return RowSet("range", rows.count, 0, rows.count - 1)
+    first, last = int(rows.ids[0]), int(rows.ids[-1])
+    if rows.is_range and not keyed:
+        return RowSet("range", rows.count, first, last)
+    code, data = row_ids.encode(rows.ids)
+    return RowSet(code, rows.count, first, last, stream.section(data))
+
+
+def _write_column(
+    stream: _Stream,
+    table: TableWrite,
+    write: ColumnWrite,
+    row_sets: list[RowSet],
+    parts: list[Part],
+) -> None:
+    assert table.rows is not None
+    width = write.column.width(table.schema.dim)
+    section, bad = stream.rows(write.source, table.rows.order, table.rows.count, width, write.layout)
+    main = len(parts)
+    parts.append(Part(write.column.name, 0, (0, width), write.layout, section))
+    if not bad.size:
+        return
+    raw = RawLayout(write.layout.dtype)
+    ids = bad if table.rows.ids is None else table.rows.ids[bad]
+    order = bad if table.rows.order is None else table.rows.order[bad]
+    row_sets.append(_write_row_set(stream, RowIds(len(bad), ids), table.schema.keyed))
+    section, _ = stream.rows(write.source, order, len(bad), width, raw)
+    parts.append(Part(write.column.name, len(row_sets) - 1, (0, width), raw, section, main))
+
+
+class _Stream:
+    """The segment as it grows: its position, its sections and the digests of its pieces."""
+
+    def __init__(self, sink: Sink, header: SegmentHeader, threads: int) -> None:
+        self._sink, self._id, self._threads = sink, header.segment_id, threads
+        self._seed = seed_of(header.segment_id)
+        self._position = 0
+        self._carry = bytearray()
+        self._digests: list[Digests] = []
+        self._pieces = 0
+        self._sections: list[tuple[int, int]] = []
+        self._put(np.frombuffer(header.pack(), np.uint8))
+
+    def _put(self, data: Bytes, inner: Digests | None = None) -> None:
+        """Appends bytes; `inner` are the digests of the whole pieces in them, if known already."""
+        if inner is None:
+            inner = self._inner(self._position, data)
+        head = min(-self._position % limits.PIECE, len(data))
+        tail = head + len(inner) * limits.PIECE
+        self._carry += data[:head].tobytes()
+        self._flush(limits.PIECE)
+        self._digests.append(inner)
+        self._pieces += len(inner)
+        self._carry += data[tail:].tobytes()
+        self._sink.write(data)
+        self._position += len(data)
+
+    def _flush(self, least: int) -> None:
+        if len(self._carry) >= least:
+            value = digest(self._carry, seed_of(self._id, 0, self._pieces))
+            self._digests.append(np.array([value], np.uint64))
+            self._pieces += 1
+            self._carry.clear()
+
+    def _inner(self, position: int, data: Bytes) -> Digests:
+        """The digests of the pieces that lie wholly in `data`, which starts at `position`."""
+        head = -position % limits.PIECE
+        count = max(0, len(data) - head) // limits.PIECE
+        found = np.empty(count, np.uint64)
+        if count:
+            from cnrfmt.kernels import xxh3
+
+            first = (position + head) // limits.PIECE
+            seed = np.uint64((self._seed + first) & ((1 << 64) - 1))
+            body = data[head : head + count * limits.PIECE]
+            xxh3.digest_pieces(body, limits.PIECE, seed, found)
+        return found
+
+    def _begin_section(self, length: int) -> int:
+        offset = place_section(self._position, length)
+        self._put(np.zeros(offset - self._position, np.uint8))
+        self._sections.append((offset, length))
+        return len(self._sections) - 1
+
+    def section(self, data: Bytes) -> int:
+        """Writes a section that is at hand as a whole; returns its number."""
+        number = self._begin_section(len(data))
+        self._put(data)
+        return number
+
+    def rows(
+        self, source: Source2D, order: Ids | None, count: int, width: int, layout: Layout
+    ) -> tuple[int, Ids]:
+        """Encodes `count` rows into a section of their own.
+
+        Returns its number and the positions of the rows that the encoding can't hold, whose slots are zero.
+        """
+        row_bytes = layout.row_bytes(width)
+        number = self._begin_section(count * row_bytes)
+        base = self._position
+        encoding = coder(layout)
+        per_chunk = max(1, _CHUNK // max(1, width * source.dtype.itemsize))
+
+        def encode(start: int) -> tuple[Bytes, Digests, Ids]:
+            stop = min(start + per_chunk, count)
+            rows = source.rows(start, stop) if order is None else source.take(order[start:stop])
+            data, bad = encoding.encode(rows.reshape(stop - start, width))
+            return data, self._inner(base + start * row_bytes, data), bad + start
+
+        starts = range(0, count, per_chunk)
+        threads = min(self._threads, len(starts))
+        found = [np.empty(0, np.int64)]
+        for data, inner, bad in parallel.ordered(threads, encode, starts, ahead=threads):
+            self._put(data, inner)
+            if bad.size:
+                found.append(bad)
+        return number, np.concatenate(found)
+
+    def finish(
+        self, tables: list[TableEntry], dense: list[DenseEntry] | None
+    ) -> WrittenSegment:
+        """Digest section, table of contents, trailer."""
+        end = limits.round_up(self._position, limits.SMALL_ALIGNMENT)
+        self._put(np.zeros(end - self._position, np.uint8))
+        self._flush(1)
+        digests = np.concatenate(self._digests).astype("<u8").view(np.uint8)
+        toc = pack_toc(
+            Toc(
+                tuple(self._sections),
+                tuple(self._nodes(digests)),
+                tuple(tables),
+                None if dense is None else tuple(dense),
+            )
+        )
+        length = end + len(digests) + len(toc) + limits.BLOCK
+        trailer = Trailer(
+            self._id,
+            length,
+            end,
+            end + len(digests),
+            len(toc),
+            toc_digest(toc, self._id),
+            limits.PIECE,
+        ).pack()
+        for data in (digests, toc, trailer):
+            self._sink.write(data)
+        return WrittenSegment(length, int.from_bytes(trailer[120:], "little"), toc)
+
+    def _nodes(self, digests: Bytes) -> Iterator[int]:
+        for node, start in enumerate(range(0, len(digests), limits.NODE)):
+            yield digest(digests[start : start + limits.NODE], seed_of(self._id, NODE_LEVEL, node))

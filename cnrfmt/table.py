@@ -1,0 +1,347 @@
+"""A table of an open checkpoint: rows by number, slice, id list, mask or key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cnrfmt import dtypes, parallel
+from cnrfmt.arrays import Array, Ids
+from cnrfmt.errors import MissingKeyError, UsageError
+from cnrfmt.format.encoding import Layout
+from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
+from cnrfmt.inputs import as_ids
+from cnrfmt.resolve import Steps, Strip, live_keys, strips
+
+if TYPE_CHECKING:
+    from types import EllipsisType
+
+    from cnrfmt.view import View
+
+_CHUNK = 2 << 20
+
+
+class Changes(NamedTuple):
+    """Which rows of a table changed after a version.
+
+    `rows` (sorted int64 ids or keys) never leaves out a row that changed; `deleted` are ids that are gone.
+    `exact` is False where the older version isn't on this chain, or had another table of the same name: then `rows`
+    lists every row, and whatever it doesn't list is gone.
+    """
+
+    rows: Ids
+    deleted: Ids
+    exact: bool
+
+
+class Table:
+    """A table of one version; it stays as it is when the checkpoint moves on to a newer version.
+
+    Indexing reads the column `weight`. ``t[5]`` gives a row; ``t[2:9:-1]``, ``t[ids]`` (any order, repeats),
+    ``t[mask]`` and ``t[...]`` give arrays of `rows x dim`. In a keyed table ``t[k]`` and ``t[ks]`` take keys, and
+    ``t.at[...]`` takes positions in key order. Row ids in a list must be those of rows; a negative number counts
+    from the end only where it stands alone or in a slice.
+    """
+
+    def __init__(self, view: View, schema: TableSchema) -> None:
+        self._view, self._schema = view, schema
+        self._strips: dict[str, list[Strip]] = {}
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._schema.name
+
+    @property
+    def schema(self) -> TableSchema:
+        """Id, kind, rows, dim and columns, as the manifest says."""
+        return self._schema
+
+    @property
+    def keyed(self) -> bool:
+        """Whether rows are found by key rather than by number."""
+        return self._schema.keyed
+
+    @cached_property
+    def keys(self) -> Ids | None:
+        """The keys of a keyed table, sorted int64; None for a dense table."""
+        if not self.keyed:
+            return None
+        keys = live_keys(self._steps)
+        keys.flags.writeable = False
+        return keys
+
+    def __len__(self) -> int:
+        return self._schema.rows if self._schema.rows is not None else len(self._known_keys)
+
+    @property
+    def _known_keys(self) -> Ids:
+        assert self.keys is not None
+        return self.keys
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and dim."""
+        return len(self), self._schema.dim
+
+    @property
+    def ndim(self) -> int:
+        """2: rows and elements."""
+        return 2
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The data type of the column `weight`."""
+        return dtypes.dtype_of(self._schema.columns[0].dtype)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, `weight` first."""
+        return tuple(c.name for c in self._schema.columns)
+
+    @property
+    def encoding(self) -> Layout | None:
+        """How the oldest part of the column `weight` is stored; None where nothing was ever written."""
+        for step in self._steps:
+            for _, entry in step:
+                for part in entry.parts:
+                    if part.column == WEIGHT:
+                        return part.layout
+        return None
+
+    @cached_property
+    def _steps(self) -> Steps:
+        return self._view.steps_of(self._schema.table_id)
+
+    def _column(self, name: str) -> ColumnSchema:
+        found = self._schema.column(name)
+        if found is None:
+            raise MissingKeyError(
+                f"table {self.name!r} has no column {name!r}; it has {', '.join(self.columns)}"
+            )
+        return found
+
+    def fill(self, column: str = WEIGHT) -> Array:
+        """The value of rows that were never written, 0-dim."""
+        schema = self._column(column)
+        return np.frombuffer(schema.fill, dtypes.dtype_of(schema.dtype)).reshape(())
+
+    def _column_strips(self, column: ColumnSchema) -> list[Strip]:
+        found = self._strips.get(column.name)
+        if found is None:
+            found = strips(self._schema, column, self._steps, self.fill(column.name))
+            self._strips[column.name] = found
+        return found
+
+    def __getitem__(self, key: int | slice | EllipsisType | Any) -> Array:
+        if isinstance(key, slice) and self.keyed:
+            raise UsageError(
+                f"table {self.name!r} is keyed: a slice has no meaning among keys; "
+                "use t.at[a:b] for positions in key order"
+            )
+        return self.read(key)
+
+    @property
+    def at(self) -> _At:
+        """Rows by position: ``t.at[i]``, ``t.at[a:b]``; of a keyed table in the order of its keys."""
+        return _At(self)
+
+    def __iter__(self) -> Iterator[Array]:
+        for start in range(0, len(self), 4096):
+            yield from self.at[start : start + 4096]
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("a table is decoded into new memory; it can't be had without a copy")
+        return self.read(dtype=dtype)
+
+    def read(
+        self,
+        rows: int | slice | EllipsisType | Any = None,
+        *,
+        out: Array | None = None,
+        dtype: npt.DTypeLike | None = None,
+        column: str = WEIGHT,
+        missing: str = "error",
+        by: str = "id",
+    ) -> Array:
+        """Decodes rows of one column.
+
+        Parameters
+        ----------
+        rows
+            All (None or ``...``), a number, a slice, a list or array of row ids or keys, or a boolean mask of
+            length `rows`.
+        out
+            Array of the result's shape to fill; its dtype is the result's.
+        dtype
+            Converts to this dtype, as ``astype`` does.
+        column
+            `weight` or the name of another column; a column with one value per row has no second axis.
+        missing
+            ``"error"``, or ``"fill"``: keys that a keyed table lacks give the column's fill value.
+        by
+            ``"id"``, or ``"position"``: rows of a keyed table by position in key order.
+
+        Raises
+        ------
+        MissingKeyError
+            A row id, key or column that isn't there.
+        DamagedError
+            The bytes read break a rule of the specification.
+        """
+        if missing not in ("error", "fill") or by not in ("id", "position"):
+            raise UsageError(
+                f"missing is 'error' or 'fill' and by is 'id' or 'position', found {missing!r}, {by!r}"
+            )
+        self._view.check_open()
+        schema = self._column(column)
+        selection, single = self._select(rows, by)
+        shape: tuple[int, ...] = (_count(selection),)
+        if not schema.per_row:
+            shape += (self._schema.dim,)
+        shown = shape[1:] if single else shape
+        if out is not None and (out.shape != shown or not isinstance(out, np.ndarray)):
+            raise UsageError(
+                f"table {self.name!r}: out must be an array of shape {shown}, found {np.shape(out)}"
+            )
+        stored = dtypes.dtype_of(schema.dtype)
+        target = out.dtype if out is not None else np.dtype(dtype) if dtype is not None else stored
+        result = np.empty(shape, target) if out is None else out.reshape(shape)
+        if out is not None and not np.shares_memory(result, out) and out.size:
+            result = np.empty(shape, target)
+        self._decode(schema, selection, result, stored, missing)
+        if out is not None:
+            if not np.shares_memory(result, out):
+                out[...] = result.reshape(shown)
+            return out
+        return result.reshape(shown)
+
+    def _select(self, rows: Any, by: str) -> tuple[range | Ids, bool]:
+        """Rows as a range of positions, or as ids; and whether a single row was asked for."""
+        count = len(self)
+        if rows is None or rows is Ellipsis:
+            return range(count), False
+        if isinstance(rows, slice):
+            found = range(count)[rows]
+            return found if found.step == 1 else self._ids_at(np.array(found, np.int64)), False
+        if isinstance(rows, bool | np.bool_ | str | bytes):
+            raise UsageError(f"table {self.name!r}: rows can't be {rows!r}; give ids, a slice or a mask")
+        by_key = self.keyed and by == "id"
+        if isinstance(rows, int | np.integer):
+            number = int(rows)
+            if by_key:
+                return as_ids([number], f"table {self.name!r}: key"), True
+            if not -count <= number < count:
+                raise MissingKeyError(
+                    f"table {self.name!r} has rows 0 to {count - 1}, found {number}"
+                )
+            return range(number % count, number % count + 1), True
+        if getattr(rows, "dtype", None) == np.bool_ or (
+            isinstance(rows, list) and rows and all(isinstance(x, bool) for x in rows)
+        ):
+            mask = np.asarray(rows)
+            if mask.shape != (count,):
+                raise UsageError(
+                    f"table {self.name!r}: a mask needs {count} values, found shape {mask.shape}"
+                )
+            return self._ids_at(np.flatnonzero(mask).astype(np.int64)), False
+        ids = as_ids(rows, f"table {self.name!r}: row ids")
+        if by_key:
+            return ids, False
+        if len(ids):
+            low, high = int(ids.min()), int(ids.max())
+            if low < 0 or high >= count:
+                raise MissingKeyError(
+                    f"table {self.name!r} has rows 0 to {count - 1}, "
+                    f"found {low if low < 0 else high}"
+                )
+        return self._ids_at(ids), False
+
+    def _ids_at(self, positions: Ids) -> Ids:
+        return self._known_keys[positions] if self.keyed else positions
+
+    def _decode(
+        self,
+        schema: ColumnSchema,
+        selection: range | Ids,
+        result: Array,
+        stored: np.dtype[Any],
+        missing: str,
+    ) -> None:
+        if not isinstance(selection, range) and self.keyed and missing == "error":
+            self._check_keys(selection)
+        found = self._column_strips(schema)
+        width = schema.width(self._schema.dim)
+        grid = result.reshape(len(result), width)
+        per_chunk = max(1, _CHUNK // max(1, width * stored.itemsize))
+
+        def chunk(start: int) -> None:
+            piece = grid[start : start + per_chunk]
+            direct = result.dtype == stored and piece.flags.c_contiguous and len(found) == 1
+            target = piece if direct else np.empty(piece.shape, stored)
+            for strip in found:
+                into = target if len(found) == 1 else np.empty((len(piece), strip.end - strip.first), stored)
+                self._decode_strip(strip, selection, start, into)
+                if into is not target:
+                    target[:, strip.first : strip.end] = into
+            if target is not piece:
+                piece[...] = target
+
+        starts = range(0, len(grid), per_chunk)
+        parallel.run(self._view.threads)(chunk, starts)
+
+    def _decode_strip(self, strip: Strip, selection: range | Ids, start: int, out: Array) -> None:
+        if not isinstance(selection, range):
+            strip.read_ids(selection[start : start + len(out)], out)
+        elif not self.keyed:
+            strip.read_range(selection.start + start, out)
+        else:
+            first = selection.start + start
+            keys = self._known_keys
+            if len(strip.layers) == 1 and strip.layers[0].ids is keys:
+                strip.layers[0].decode_range(first, out)
+            else:
+                strip.read_ids(keys[first : first + len(out)], out)
+
+    def _check_keys(self, wanted: Ids) -> None:
+        from cnrfmt.kernels import rows as kernel
+
+        positions = np.empty(len(wanted), np.int64)
+        kernel.find(self._known_keys, wanted, positions)
+        if len(lost := wanted[positions < 0]):
+            more = f" and {len(lost) - 1} more of those asked for" if len(lost) > 1 else ""
+            raise MissingKeyError(
+                f"table {self.name!r} has no key {lost[0]}{more}; "
+                "read(..., missing='fill') gives the fill value instead"
+            )
+
+    def changed(self, since: int) -> Changes:
+        """The rows that were touched after version `since`; never fewer than changed.
+
+        Raises `VersionNotFoundError` for a version that was never committed.
+        """
+        return self._view.changed(self, since)
+
+    def __repr__(self) -> str:
+        kind = "keyed" if self.keyed else "dense"
+        rows = "" if self.keyed else f"{self._schema.rows} x "
+        return f"<cnrfmt.Table {self.name!r}: {kind}, {rows}{self._schema.dim} {self.dtype}>"
+
+
+class _At:
+    """Rows by position."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __getitem__(self, key: int | slice | EllipsisType | Any) -> Array:
+        return self._table.read(key, by="position")
+
+
+def _count(selection: range | Ids) -> int:
+    return len(selection)

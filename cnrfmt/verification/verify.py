@@ -1,0 +1,428 @@
+"""`verify`: every finding in a container, from its first page to its rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cnrfmt import parallel
+from cnrfmt.errors import DamagedError, UnsupportedError, UsageError
+from cnrfmt.format.blocks import (
+    FIRST_SPAN,
+    KNOWN_COMPAT,
+    KNOWN_RO_COMPAT,
+    Features,
+    FileHeader,
+    Slot,
+    bit_names,
+)
+from cnrfmt.format.chain import check_chain
+from cnrfmt.format.limits import BLOCK, PAGE
+from cnrfmt.format.manifest import ChainEntry, Manifest, parse_manifest
+from cnrfmt.format.segment import SegmentHeader
+from cnrfmt.segment_reader import SegmentReader
+from cnrfmt.storage.base import Container, DirectoryFacts, FileFacts, manifest_place
+from cnrfmt.storage.container import open_container
+from cnrfmt.storage.fs import Fs
+from cnrfmt.storage.single_file import SingleFile
+from cnrfmt.verification import contents
+from cnrfmt.verification.report import Level, Report
+
+_ZERO_STEP = 1 << 20
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that were checked so far and those there are."""
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    level: Level = "full",
+    threads: int | None = None,
+    progress: Progress | None = None,
+    fs: Fs | None = None,
+) -> Report:
+    """Validates a container: every retained version, every finding.
+
+    Parameters
+    ----------
+    level
+        ``"structure"`` checks blocks, manifests, tables of contents and how they fit together; ``"digests"`` also
+        every byte's digest and every byte that must be zero; ``"full"`` also what the rows say: indexes, overlaps,
+        codes, dense entries.
+    threads
+        How many threads may compute digests.
+    progress
+        Called now and then with the bytes checked and the bytes there are.
+
+    Raises
+    ------
+    StorageError
+        The operating system refused to read. Damage is never raised, it is reported.
+    """
+    if level not in ("structure", "digests", "full"):
+        raise UsageError(f"level is 'structure', 'digests' or 'full', found {level!r}")
+    report = Report(os.fspath(path), level)
+    with open_container(report.path, fs) as container:
+        _Validation(container, report, parallel.thread_count(threads), progress).run()
+    return report
+
+
+@dataclass
+class _Validation:
+    container: Container
+    report: Report
+    threads: int
+    progress: Progress | None
+    manifests: dict[int, Manifest] = field(default_factory=dict)
+    segments: dict[tuple[bytes, int | None], SegmentReader | None] = field(default_factory=dict)
+    noted: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """What is raised within becomes a finding."""
+        try:
+            yield
+        except (DamagedError, UnsupportedError) as error:
+            self.report.add(error)
+
+    def run(self) -> None:
+        facts = self.container.inspect()
+        if isinstance(facts, FileFacts):
+            self._check_pages(facts)
+        else:
+            self._check_folders(facts)
+        self._read_manifests()
+        self.report.versions = sorted(self.manifests)
+        for manifest in self.manifests.values():
+            self._check_manifest(manifest)
+        if isinstance(facts, FileFacts):
+            self._check_spans()
+        elif facts.segments is not None:
+            self._note_garbage(facts)
+        if self.report.level != "structure":
+            self._check_digests()
+            if isinstance(self.container, SingleFile) and self.manifests:
+                self._check_gaps(self.container)
+        if self.report.level == "full":
+            self._check_contents()
+
+    # The file's own pages, or the directory's folders.
+
+    def _check_pages(self, facts: FileFacts) -> None:
+        path = self.report.path
+        with self.guard():
+            if facts.size < FIRST_SPAN:
+                raise DamagedError(
+                    "file-header", path, expected=f"{FIRST_SPAN} bytes", found=facts.size
+                )
+            header = FileHeader.parse(facts.header_page, f"{path}: file header")
+            self._note_features(header.features, f"{path}: file header")
+            slots: list[Slot] = []
+            for number, page in enumerate(facts.slot_pages):
+                place = f"{path}: slot {'AB'[number]}"
+                with self.guard():
+                    slots.append(
+                        Slot.parse(
+                            page, place, number=number, container_id=header.container_id
+                        )
+                    )
+            self._check_slots(slots, facts.size)
+        for name in facts.leftovers:
+            self.report.note("leftover", path, name, "the next writer removes it")
+
+    def _check_slots(self, slots: list[Slot], size: int) -> None:
+        path = self.report.path
+        if len(slots) == 2:
+            a, b = slots
+            same = a.version == b.version
+            facts = [(s.manifest_offset, s.manifest_length, s.manifest_digest) for s in slots]
+            if a.version < b.version or (same and facts[0] != facts[1]):
+                raise DamagedError(
+                    "slot-order",
+                    f"{path}: slots",
+                    expected="slot A at the version of slot B or a newer one",
+                    found=f"versions {a.version} and {b.version}",
+                )
+            if not same:
+                found = f"slot A names version {a.version}, slot B version {b.version}"
+                self.report.note(
+                    "commit-unfinished", f"{path}: slots", found, "the next writer finishes it"
+                )
+        if slots:
+            end = max(slots, key=lambda s: s.version).committed_end
+            if size < end:
+                raise DamagedError(
+                    "file-length", path, expected=f"at least {end} bytes", found=size
+                )
+            if size > end:
+                self.report.note(
+                    "uncommitted", path, f"{size - end} bytes past the committed end",
+                    "the next writer reclaims them",
+                )
+
+    def _check_folders(self, facts: DirectoryFacts) -> None:
+        path = self.report.path
+        for names, folder in ((facts.manifests, "manifests"), (facts.segments, "segments")):
+            if names is None:
+                self.report.add(
+                    DamagedError(
+                        "directory-layout",
+                        f"{path}: {folder}",
+                        expected="a folder, not a link",
+                        found="none",
+                    )
+                )
+
+    def _note_garbage(self, facts: DirectoryFacts) -> None:
+        named = {f"{entry.segment.hex()}.cnrs" for m in self.manifests.values() for entry in m.chain}
+        known = {f"{version:020d}.cnrm" for version in self.manifests}
+        extra = [f"segments/{n.name}" for n in facts.segments or () if n.name not in named]
+        extra += [f"manifests/{n.name}" for n in facts.manifests or () if n.name not in known]
+        extra += [n.name for n in facts.names if n.name not in ("segments", "manifests")]
+        for name in sorted(extra):
+            self.report.note("garbage", self.report.path, name, "no retained version names it")
+
+    def _note_features(self, features: Features, place: str) -> None:
+        if compat := features.compat & ~KNOWN_COMPAT:
+            self.report.note("feature", place, f"unknown compat {bit_names(compat)}")
+        if ro_compat := features.ro_compat & ~KNOWN_RO_COMPAT:
+            self.report.add(UnsupportedError(place, f"ro_compat {bit_names(ro_compat)}"))
+
+    # Manifests and what they name.
+
+    def _read_manifests(self) -> None:
+        try:
+            head = self._parse(*self.container.head())
+        except (DamagedError, UnsupportedError) as error:
+            self.report.add(error)
+            return
+        for retained in head.versions:
+            with self.guard():
+                data = self.container.read_manifest(retained)
+                self._parse(data, retained.version, retained.digest)
+
+    def _parse(self, data: bytes, version: int, digest: int | None) -> Manifest:
+        place = manifest_place(self.report.path, version)
+        manifest = parse_manifest(data, place)
+        known = self.container.container_id
+        others = {m.container_id for m in self.manifests.values()} | ({known} - {None})
+        if manifest.version != version or others - {manifest.container_id}:
+            raise DamagedError(
+                "manifest-identity",
+                place,
+                expected=f"version {version} of this container",
+                found=f"version {manifest.version} of container {manifest.container_id.hex()}",
+            )
+        if digest is not None and digest != manifest.digest:
+            raise DamagedError(
+                "manifest-digest", place, expected=f"{digest:016x}", found=f"{manifest.digest:016x}"
+            )
+        self.manifests[version] = manifest
+        self._note_features(manifest.features, place)
+        return manifest
+
+    def _check_manifest(self, manifest: Manifest) -> None:
+        place = manifest_place(self.report.path, manifest.version)
+        parent = self.manifests.get(manifest.version - 1)
+        with self.guard():
+            if manifest.parent and parent and manifest.parent[1] != parent.digest:
+                raise DamagedError(
+                    "manifest-digest",
+                    f"{place}, parent",
+                    expected=f"{parent.digest:016x}",
+                    found=f"{manifest.parent[1]:016x}",
+                )
+        whole = True
+        for entry in manifest.chain:
+            whole &= self._open(manifest, entry, place) is not None
+        readers = [self.segments[entry.segment, entry.offset] for entry in manifest.chain]
+        tocs = [
+            (entry, reader.toc)
+            for entry, reader in zip(manifest.chain, readers, strict=True)
+            if reader is not None
+        ]
+        if whole:
+            for problem in check_chain(manifest, tocs, place):
+                self.report.add(problem)
+
+    def _open(self, manifest: Manifest, entry: ChainEntry, place: str) -> SegmentReader | None:
+        key = (entry.segment, entry.offset)
+        if key not in self.segments:
+            self.segments[key] = None
+            with self.guard():
+                self.segments[key] = SegmentReader(
+                    self.container.segment(entry),
+                    entry,
+                    None,
+                    backend="pread",
+                    verify=True,
+                    lenient=manifest.features.lenient,
+                )
+        reader = self.segments[key]
+        if reader is not None:
+            with self.guard():
+                self._check_against(manifest, entry, reader, place)
+        return reader
+
+    def _check_against(
+        self, manifest: Manifest, entry: ChainEntry, reader: SegmentReader, place: str
+    ) -> None:
+        """That a segment is what the chain entry says."""
+        if (reader.entry.trailer_digest, reader.entry.length) != (
+            entry.trailer_digest,
+            entry.length,
+        ):
+            raise DamagedError(
+                "trailer-digest",
+                f"{place}, segment {entry.segment.hex()}",
+                expected=f"{reader.entry.trailer_digest:016x}",
+                found=f"{entry.trailer_digest:016x}",
+            )
+        if entry.toc is not None:
+            inline = manifest.attachments[entry.toc[0] : sum(entry.toc)]
+            if inline != reader.toc_bytes():
+                raise DamagedError(
+                    "attachment",
+                    place,
+                    expected=f"the table of contents of segment {entry.segment.hex()}",
+                    found="other bytes",
+                )
+        block = np.empty(BLOCK, np.uint8)
+        reader.source.pread_into(0, block)
+        header = SegmentHeader.parse(block.tobytes(), reader.place, segment_id=entry.segment)
+        states = (header.from_state, header.to_state)
+        if states != (entry.from_state or bytes(16), entry.to_state):
+            raise DamagedError(
+                "segment-identity",
+                f"{reader.place}, header",
+                expected=f"from {(entry.from_state or bytes(16)).hex()} to {entry.to_state.hex()}",
+                found=f"from {states[0].hex()} to {states[1].hex()}",
+            )
+        if (manifest.features | header.features) != manifest.features:
+            raise DamagedError(
+                "feature-union",
+                place,
+                expected="every feature of its segments",
+                found=f"{manifest.features} without {header.features}",
+            )
+        if reader.place not in self.noted:
+            self.noted.add(reader.place)
+            self._note_features(header.features, reader.place)
+
+    # Spans, digests, gaps.
+
+    def _spans(self) -> dict[tuple[int, int], str]:
+        found: dict[tuple[int, int], str] = {}
+        head = self.manifests.get(max(self.manifests, default=-1))
+        for manifest in self.manifests.values():
+            for entry in manifest.chain:
+                if entry.offset is not None:
+                    found[entry.offset, entry.length] = f"segment {entry.segment.hex()}"
+        for retained in head.versions if head else ():
+            if retained.offset is not None:
+                found[retained.offset, retained.length] = f"manifest {retained.version}"
+        with self.guard():
+            slot = self._head_slot()
+            if slot is not None:
+                found[slot.manifest_offset, slot.manifest_length] = f"manifest {slot.version}"
+        return found
+
+    def _head_slot(self) -> Slot | None:
+        facts = self.container.inspect()
+        known = self.container.container_id
+        if not isinstance(facts, FileFacts) or known is None:
+            return None
+        found = []
+        for number, page in enumerate(facts.slot_pages):
+            try:
+                found.append(Slot.parse(page, "", number=number, container_id=known))
+            except DamagedError:
+                continue
+        return max(found, key=lambda s: s.version, default=None)
+
+    def _check_spans(self) -> None:
+        end = 0
+        name = "the slots"
+        for (offset, length), what in sorted(self._spans().items()):
+            with self.guard():
+                if offset % PAGE or offset < max(end, FIRST_SPAN):
+                    raise DamagedError(
+                        "span",
+                        f"{self.report.path}: {what}",
+                        expected=f"a span behind {name}, at a multiple of {PAGE}",
+                        found=f"{length} bytes at {offset}",
+                    )
+            end, name = max(end, offset + length), what
+
+    def _check_digests(self) -> None:
+        readers = [r for r in self.segments.values() if r is not None]
+        total = sum(r.entry.length for r in readers)
+        done = 0
+        for reader in readers:
+            steps = reader.steps()
+            ahead = 2 * self.threads
+            for errors in parallel.ordered(self.threads, reader.bad_pieces, steps, ahead=ahead):
+                for error in errors:
+                    self.report.add(error)
+                done += reader.entry.length // len(steps)
+                if self.progress is not None:
+                    self.progress(min(done, total), total)
+            with self.guard():
+                reader.check_padding()
+
+    def _check_gaps(self, file: SingleFile) -> None:
+        source = file.whole()
+        slot = self._head_slot()
+        end = min(slot.committed_end, source.length) if slot else FIRST_SPAN
+        position = FIRST_SPAN
+        for offset, length in [*sorted(self._spans()), (end, 0)]:
+            for start in range(position, min(offset, end), _ZERO_STEP):
+                gap = np.empty(min(_ZERO_STEP, min(offset, end) - start), np.uint8)
+                source.pread_into(start, gap)
+                if gap.any():
+                    self.report.add(
+                        DamagedError(
+                            "file-gap",
+                            f"{self.report.path}: byte {start + int(np.argmax(gap != 0))}",
+                            expected="zero between spans",
+                            found="another byte",
+                        )
+                    )
+            position = max(position, offset + length)
+
+    # What the rows say.
+
+    def _check_contents(self) -> None:
+        for reader in self.segments.values():
+            if reader is not None:
+                for error in contents.check_segment(reader):
+                    self.report.add(error)
+        seen: set[tuple[bytes, bytes]] = set()
+        for manifest in self.manifests.values():
+            place = manifest_place(self.report.path, manifest.version)
+            steps = [
+                [self.segments[entry.segment, entry.offset] for entry in step]
+                for step in manifest.steps()
+            ]
+            schemas = {t.table_id: t for t in manifest.tables}
+            for number, (step, entries) in enumerate(zip(steps, manifest.steps(), strict=True)):
+                readers = [r for r in step if r is not None]
+                if len(readers) < len(step):
+                    continue
+                for table_id in {t for r in readers for t in r.toc.by_table}:
+                    key = (entries[0].to_state, table_id)
+                    says = [(r, r.toc.by_table[table_id]) for r in readers if table_id in r.toc.by_table]
+                    schema = schemas.get(table_id)
+                    with self.guard():
+                        if key not in seen:
+                            seen.add(key)
+                            for error in contents.check_step(schema, says, place):
+                                self.report.add(error)
+                        if schema is not None:
+                            for error in contents.check_tiling(schema, [says], number == 0, place):
+                                self.report.add(error)

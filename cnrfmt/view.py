@@ -1,0 +1,158 @@
+"""One version of a container, opened: its manifest, its segments, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cnrfmt import parallel
+from cnrfmt.arrays import Ids
+from cnrfmt.dense import read_dense
+from cnrfmt.errors import UsageError
+from cnrfmt.format.chain import check_chain
+from cnrfmt.format.manifest import Manifest
+from cnrfmt.resolve import Steps, touched
+from cnrfmt.segment_reader import Backend, SegmentReader, Verify
+from cnrfmt.table import Changes, Table
+
+if TYPE_CHECKING:
+    from cnrfmt.storage.container import Container
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How the bytes of a container are read."""
+
+    backend: Backend
+    verify: Verify
+    threads: int
+
+
+class View:
+    """An opened version. Tables of an old view stay valid after a refresh, until the checkpoint is closed."""
+
+    def __init__(
+        self,
+        container: Container,
+        manifest: Manifest,
+        options: ReadOptions,
+        *,
+        known: dict[bytes, SegmentReader],
+        manifest_of: Callable[[int], Manifest | None],
+    ) -> None:
+        self.container, self.manifest, self.options = container, manifest, options
+        self._manifest_of = manifest_of
+        self._closed = False
+        self.segments: dict[bytes, SegmentReader] = {}
+        for entry in manifest.chain:
+            segment = known.get(entry.segment)
+            if segment is None or segment.entry.trailer_digest != entry.trailer_digest:
+                toc = None
+                if entry.toc is not None:
+                    toc = manifest.attachments[entry.toc[0] : sum(entry.toc)]
+                segment = SegmentReader(
+                    container.segment(entry),
+                    entry,
+                    toc,
+                    backend=options.backend,
+                    verify=options.verify != "none",
+                    lenient=manifest.features.lenient,
+                )
+            self.segments[entry.segment] = segment
+        tocs = [(entry, self.segments[entry.segment].toc) for entry in manifest.chain]
+        for problem in check_chain(manifest, tocs, container.path):
+            raise problem
+        if options.verify == "all":
+            for segment in self.segments.values():
+                segment.verify_all(parallel.run(options.threads))
+        self.tables = {schema.name: Table(self, schema) for schema in manifest.tables}
+
+    @property
+    def threads(self) -> int:
+        """How many threads a call may use."""
+        return self.options.threads
+
+    def check_open(self) -> None:
+        """Raises `UsageError` once the checkpoint was closed."""
+        if self._closed:
+            raise UsageError(f"{self.container.path}: the checkpoint was closed; open it again")
+
+    def close(self) -> None:
+        """Lets go of the bytes."""
+        self._closed = True
+        self.segments.clear()
+        self.tables.clear()
+
+    def steps_of(self, table_id: bytes, after: bytes | None = None) -> Steps:
+        """What each step of the chain says of a table; only the steps after a state if one is given."""
+        steps = self.manifest.steps()
+        if after is not None:
+            states = [step[0].to_state for step in steps]
+            steps = steps[states.index(after) + 1 :]
+        found = []
+        for step in steps:
+            says = [
+                (segment, segment.toc.by_table[table_id])
+                for segment in (self.segments[entry.segment] for entry in step)
+                if table_id in segment.toc.by_table
+            ]
+            if says:
+                found.append(says)
+        return found
+
+    @cached_property
+    def dense(self) -> dict[str, Any]:
+        """The dense state."""
+        self.check_open()
+        if self.manifest.dense is None:
+            return {}
+        return read_dense(self.segments[self.manifest.dense])
+
+    def changed(self, table: Table, since: int) -> Changes:
+        """The rows of a table that were touched after version `since`."""
+        self.check_open()
+        none = np.empty(0, np.int64)
+        if since == self.manifest.version:
+            return Changes(none, none, True)
+        older = self._manifest_of(since)
+        everything = table.keys if table.keys is not None else np.arange(len(table), dtype=np.int64)
+        states = {entry.to_state for entry in self.manifest.chain}
+        before = None
+        if older is not None:
+            before = next(
+                (t for t in older.tables if t.table_id == table.schema.table_id), None
+            )
+        replaced = older is not None and before is None and older.table(table.name) is not None
+        if older is None or older.state not in states or replaced:
+            return Changes(everything, none, False)
+        if before is None:
+            return Changes(everything, none, True)
+        steps = self.steps_of(table.schema.table_id, after=older.state)
+        rows = touched(steps)
+        if table.keys is not None:
+            deleted = _tombstones(steps)
+            return Changes(
+                np.intersect1d(rows, table.keys, assume_unique=True),
+                np.setdiff1d(deleted, table.keys, assume_unique=True),
+                True,
+            )
+        assert before.rows is not None
+        lowest = min([before.rows, *(e.rows for s in steps for _, e in s if e.rows is not None)])
+        # Rows that were cut off and are back, and rows that are new, read as the fill value now.
+        grown = np.arange(lowest, len(table), dtype=np.int64)
+        rows = np.union1d(rows[rows < len(table)], grown)
+        return Changes(rows, np.arange(len(table), before.rows, dtype=np.int64), True)
+
+
+def _tombstones(steps: Steps) -> Ids:
+    found = [
+        segment.ids(entry.row_sets[entry.deleted])
+        for step in steps
+        for segment, entry in step
+        if entry.deleted is not None
+    ]
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)

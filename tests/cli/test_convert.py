@@ -1,0 +1,115 @@
+"""`convert` and `demo`: what they pass on, and what they say of it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import cnrfmt
+from cnrfmt.demo import run as demo_run
+from tests.cli.support import Command
+
+
+@pytest.fixture
+def model(tmp_path: Path, words: np.ndarray[Any, Any]) -> Path:
+    """A safetensors file: three matrices, and one array that is none."""
+    path = tmp_path / "model.safetensors"
+    tensors = {"user.new": words[:20, :8], "user.old": words[20:60, :8], "item": words[60:], "scale": words[0]}
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path)
+    return path
+
+
+def encodings(path: Path) -> dict[str, str]:
+    with cnrfmt.open(path) as ck:
+        layouts = {name: table.encoding for name, table in ck.items()}
+    return {name: str(getattr(layout, "bits", "raw")) for name, layout in layouts.items()}
+
+
+QUANTIZE = {
+    "": {"item": "raw", "user.new": "raw", "user.old": "raw"},
+    "8": {"item": "8", "user.new": "8", "user.old": "8"},
+    "user*=4": {"item": "raw", "user.new": "4", "user.old": "4"},
+    "8 user.new=raw": {"item": "8", "user.new": "raw", "user.old": "8"},
+    "user.o*=2 user*=4 8": {"item": "8", "user.new": "4", "user.old": "2"},
+}
+
+
+@pytest.mark.parametrize("words_given", QUANTIZE)
+def test_bits_and_patterns(words_given: str, model: Path, tmp_path: Path, cnr: Command) -> None:
+    options = ["--quantize", *words_given.split()] if words_given else []
+    found = cnr("convert", model, tmp_path / "out.cnr", *options)
+    assert (found.code, found.err) == (0, "")
+    assert found.out.startswith(f"{tmp_path / 'out.cnr'}, version 0: 3 tables, 1 dense entry, ")
+    assert encodings(tmp_path / "out.cnr") == QUANTIZE[words_given]
+
+
+def test_there_and_back(model: Path, tmp_path: Path, cnr: Command) -> None:
+    assert cnr("convert", model, tmp_path / "run7", "--tables", "user*", "item").code == 0
+    facts = cnr("convert", tmp_path / "run7", tmp_path / "back.npz", "--json").json
+    assert (facts["source_format"], facts["target_format"]) == ("cnr", "npz")
+    assert sorted(facts["tables"]) == ["item", "user.new", "user.old"]
+    tables = cnrfmt.load(tmp_path / "run7")
+    with np.load(tmp_path / "back.npz") as back:
+        assert all(np.array_equal(back[name], tables[name]) for name in tables)
+
+
+def test_what_is_there_stays_unless_forced(model: Path, tmp_path: Path, cnr: Command) -> None:
+    target = tmp_path / "out.cnr"
+    assert cnr("convert", model, target).code == 0
+    refused = cnr("convert", model, target)
+    assert refused.code == 2
+    assert "--force replaces it" in refused.err
+    assert cnr("verify", target, "--json").json["versions"] == [0]
+    assert "out.cnr, version 1: " in cnr("convert", model, target, "--force").out
+
+
+def test_errors_speak_of_options(tmp_path: Path, cnr: Command, words: np.ndarray[Any, Any]) -> None:
+    np.savez(tmp_path / "half.npz", half=words.astype(np.float16))
+    refused = cnr("convert", tmp_path / "half.npz", tmp_path / "half.cnr", "--quantize", 8)
+    assert refused.code == 2
+    assert "--quantize NAME=raw" in refused.err
+    assert cnr("convert", tmp_path / "half.npz", tmp_path / "half.cnr", "--quantize", 8, "half=raw").code == 0
+
+
+def test_a_damaged_source_is_damage(model: Path, tmp_path: Path, cnr: Command) -> None:
+    with model.open("r+b") as f:
+        f.truncate(1000)
+    found = cnr("convert", model, tmp_path / "out.cnr")
+    assert found.code == 1
+    assert not (tmp_path / "out.cnr").exists()
+
+
+DEMOS: dict[str, dict[str, Any]] = {
+    "": {"path": "demo.cnr", "bits": 8, "checkpoint_every": 500, "seed": 0, "plot": None, "json": False},
+    "x.cnr --bits 32 --checkpoint-every 50 --seed 3 --json": {
+        "path": "x.cnr",
+        "bits": 32,
+        "checkpoint_every": 50,
+        "seed": 3,
+        "json": True,
+    },
+    "x.cnr --plot": {"path": "x.cnr", "plot": Path("x.png")},
+    "--plot p.svg --threads 1": {"path": "demo.cnr", "plot": "p.svg", "threads": 1},
+}
+
+
+@pytest.mark.parametrize("line", DEMOS)
+def test_the_demo_gets_its_options(line: str, cnr: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    signature = inspect.signature(demo_run.run_demo)
+    calls: list[dict[str, Any]] = []
+
+    def record(*args: Any, **options: Any) -> dict[str, Any]:
+        bound = signature.bind(*args, **options)
+        bound.apply_defaults()
+        calls.append(bound.arguments)
+        return {}
+
+    monkeypatch.setattr(demo_run, "run_demo", record)
+    assert cnr("demo", *line.split()).code == 0
+    (call,) = calls
+    assert {key: call[key] for key in DEMOS[line]} == DEMOS[line]

@@ -1,0 +1,129 @@
+"""`info` and `ls`: what they say of a container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import cnrfmt
+from tests.cli.support import Command, damage
+
+
+def test_info_says_what_there_is(original: Path, cnr: Command) -> None:
+    found = cnr("info", original)
+    assert (found.code, found.err) == (0, "")
+    lines = found.out.splitlines()
+    with cnrfmt.open(original) as ck:
+        assert any(ck.digest in line for line in lines)
+    kind = "directory" if original.is_dir() else "single file"
+    assert any(line.startswith(f"container    {kind}, id ") for line in lines)
+    assert "version      2 (the newest)" in lines
+    assert "dense state  1 array, 1 JSON value, 1 byte string; 529 B" in lines
+    assert 'metadata     {"run": "r7"}' in lines
+    assert "  retained: 0 to 2" in lines
+    (word,) = (line.split() for line in lines if line.startswith("  word "))
+    assert " ".join(word) == "word dense 300 x 64 weight float32 rowwise 8-bit + 2 exceptions"
+    (visitor,) = (line.split() for line in lines if line.startswith("  visitor "))
+    assert " ".join(visitor) == "visitor keyed 5 x 3 weight float32 raw float32"
+    assert any("visitor 1 deleted" in line for line in lines)
+    assert "\x1b" not in found.out
+
+
+def test_info_as_json_accounts_for_every_byte(original: Path, cnr: Command) -> None:
+    facts = cnr("info", original, "--json").json
+    assert (facts["version"], facts["step"], facts["versions"]) == (2, 2000, [0, 1, 2])
+    assert [v["step"] for v in facts["version_details"]] == [0, 1000, 2000]
+    chain = facts["chain"]
+    assert [s["kind"] for s in chain] == ["baseline", "delta", "delta"]
+    assert [s["version"] for s in chain] == [0, 1, 2]
+    assert all(sum(s["bytes_by_part"].values()) == s["bytes"] for s in chain)
+    written = [{t["name"]: (t["rows_written"], t["rows_deleted"]) for t in s["tables"]} for s in chain]
+    assert written[0] == {"word": (300, 0), "visitor": (6, 0), "half": (5, 0), "count": (4, 0)}
+    assert written[1:] == [{"word": (98, 0)}, {"visitor": (0, 1)}]
+    sizes = facts["sizes"]
+    assert sum(sizes["chain"].values()) == sizes["chain_bytes"] <= sizes["on_disk_bytes"]
+    dense_bytes = 2 * 64 * 4 + 15 + 2
+    assert sizes["plain_bytes"] == 300 * 65 * 4 + 5 * (3 * 4 + 8) + 5 * 4 * 2 + 8 * 8 + dense_bytes
+
+
+def test_info_and_ls_open_an_older_version(original: Path, cnr: Command) -> None:
+    assert cnr("info", original, "--version", 0, "--json").json["step"] == 0
+    assert "version      0 (the newest is 2)" in cnr("info", original, "--version", 0).out
+    tables = {t["name"]: t["rows"] for t in cnr("ls", original, "--version", 0, "--json").json["tables"]}
+    assert tables == {"word": 300, "visitor": 6, "half": 5, "count": 4}
+
+
+def test_ls_has_a_line_per_table(original: Path, cnr: Command) -> None:
+    lines = cnr("ls", original).out.splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "NAME KIND ROWS x DIM DTYPE STORED AS COLUMNS",
+        "word dense 300 x 64 float32 rowwise 8-bit weight, accumulator",
+        "visitor keyed 5 x 3 float32 raw float32 weight",
+        "half dense 5 x 4 bfloat16 raw bfloat16 weight",
+        "count dense 4 x 2 int64 raw int64 weight",
+    ]
+
+
+def test_ls_lists_dense_entries_and_versions(original: Path, cnr: Command) -> None:
+    lines = [line.split() for line in cnr("ls", original, "--dense", "--versions").out.splitlines()]
+    assert lines[1:4] == [
+        ["mlp.weight", "array", "float32", "2", "x", "64", "512"],
+        ["reader", "json", "15"],
+        ["random", "bytes", "2"],
+    ]
+    assert [line[:2] for line in lines[6:]] == [["0", "0"], ["1", "1000"], ["2", "2000"]]
+    facts = cnr("ls", original, "--dense", "--versions", "--json").json
+    assert facts["dense"][0] == {
+        "name": "mlp.weight",
+        "kind": "array",
+        "dtype": "float32",
+        "shape": [2, 64],
+        "bytes": 512,
+    }
+    with cnrfmt.open(original) as ck:
+        assert facts["versions"][-1]["digest"] == ck.digest
+
+
+def test_many_versions_are_shown_by_the_oldest_and_the_newest(tmp_path: Path, cnr: Command) -> None:
+    path = tmp_path / "long.cnr"
+    table = np.zeros((40, 2), np.float32)
+    cnrfmt.save(path, {"t": table}, step=0)
+    for step in range(1, 15):
+        cnrfmt.append(path, {"t": cnrfmt.Rows([step], table[:1])}, step=step)
+    text = cnr("info", path).out
+    versions, chain = text.split("\nversions\n")[1].split("\nchain\n")
+    assert [line.split()[0] for line in versions.splitlines()[3:] if line] == ["0", *map(str, range(6, 15))]
+    assert [line.split()[0] for line in chain.splitlines()[1:4]] == ["0", "5", "6"]
+    assert "5 more" in chain
+    assert len(cnr("ls", path, "--versions").out.splitlines()) == 16
+
+
+def test_a_version_whose_manifest_is_gone_is_named(path: Path, cnr: Command) -> None:
+    if path.is_dir():
+        (path / "manifests" / f"{1:020}.cnrm").unlink()
+        rule = "file-missing"
+    else:
+        with cnrfmt.open(path) as ck:
+            damage(path, (ck.manifest.versions[1].offset or 0) + 200)
+        rule = "manifest-digest"
+    for argv in (["info", path], ["ls", path, "--versions"]):
+        found = cnr(*argv)
+        assert found.code == 1
+        assert "can't be read" in found.out
+        assert f"version 1: damaged ({rule})" in found.out
+    assert cnr("rows", path, "word", 0).code == 0
+
+
+def test_names_and_metadata_cannot_steer_the_terminal(tmp_path: Path, cnr: Command) -> None:
+    path = tmp_path / "hostile.cnr"
+    name = "a\x9b31m\u202eb"
+    table = np.ones((2, 2), np.float32)
+    cnrfmt.save(path, {name: table}, metadata={"note": "\x1b[2J\x9b"}, dense={name: table})
+    for argv in (["info", path], ["ls", path], ["ls", path, "--dense"], ["rows", path, "\x1b[2J"], ["verify", path]):
+        for options in ([], ["--json"]):
+            found = cnr(*argv, *options)
+            for character in "\x1b\x9b\u202e":
+                assert character not in found.out + found.err
+    assert "a\\x9b31m\\u202eb" in cnr("ls", path).out
+    assert cnr("ls", path, "--json").json["tables"][0]["name"] == name

@@ -1,0 +1,97 @@
+"""Help, and what becomes of wrong calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import cnrfmt
+from cnrfmt.cli import main
+from tests.cli.support import Command
+
+VERBS = ("info", "ls", "rows", "verify", "convert", "demo")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_each_verb_has_examples_and_exit_codes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([verb, "--help"])
+    text = capsys.readouterr().out
+    assert f"cnrfmt {verb}" in text.split("examples:")[1]
+    assert "4  input or output failed" in text
+    assert max(map(len, text.splitlines())) < 80
+
+
+def test_the_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert all(f"\n    {verb} " in text for verb in VERBS)
+
+
+def test_without_a_verb_the_usage_goes_to_stderr(cnr: Command) -> None:
+    found = cnr()
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("usage: cnrfmt")
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"cnrfmt {cnrfmt.__version__}\n"
+
+
+USAGE_ERRORS = {
+    "frob": "invalid choice: 'frob'",
+    "info": "required: PATH",
+    "info PATH --version x": "invalid int value: 'x'",
+    "info PATH --version 9": "no version 9; the newest is 2",
+    "info PATH --version -1": "no version -1",
+    "ls PATH --frob": "unrecognized arguments: --frob",
+    "rows PATH": "required: TABLE",
+    "rows PATH nobody": "no table 'nobody'",
+    "rows PATH word 300": "rows 0 to 299, found 300",
+    "rows PATH word -301": "rows 0 to 299, found -301",
+    "rows PATH word a": "such as 5, 0:10 or 1,5,9, found 'a'",
+    "rows PATH word 1:5:0": "steps of 0",
+    "rows PATH word 1 --column nothing": "no column 'nothing'",
+    "rows PATH word --limit -1": "--limit must be 0 or more",
+    "rows PATH visitor 0:3": "--at 0:3 takes positions",
+    "rows PATH visitor 5": "no key 5; it has 5 keys",
+    "rows PATH visitor 9223372036854775808": "integer of 64 bits",
+    "rows PATH visitor x": "integer of 64 bits",
+    "verify PATH --level deep": "invalid choice: 'deep'",
+    "verify PATH --threads 0": "threads must be",
+    "convert PATH x.npz --quantize 3": "takes 8, 4, 2 or raw",
+    "convert PATH x.npz --quantize 8 4": "bits for all tables twice",
+    "convert PATH x.npz --quantize a=8 a=4": "'a' twice",
+    "convert PATH x.what": "--to",
+    "demo --bits 3": "invalid choice: 3",
+}
+
+
+@pytest.mark.parametrize("line", USAGE_ERRORS)
+def test_a_wrong_call_ends_in_one_line_and_2(line: str, original: Path, cnr: Command) -> None:
+    argv = [str(original) if word == "PATH" else word for word in line.split()]
+    found = cnr(*argv)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("cnrfmt: ")
+    assert found.err.count("\n") == 1
+    assert USAGE_ERRORS[line] in found.err
+    as_json = cnr(*argv, "--json")
+    error = json.loads(as_json.err)["error"]
+    assert (as_json.code, error["exit_code"], as_json.out) == (2, 2, "")
+    assert USAGE_ERRORS[line] in error["message"]
+
+
+def test_options_may_stand_anywhere(original: Path, cnr: Command) -> None:
+    expected = cnr("rows", original, "word", "-3:", "--column", "accumulator", "--json").out
+    assert expected
+    for argv in (
+        ["--json", original, "word", "--column", "accumulator", "-3:"],
+        [original, "--column=accumulator", "word", "--json", "-3:"],
+        [original, "word", "--at", "-3:", "--json", "--column", "accumulator"],
+    ):
+        assert cnr("rows", *argv).out == expected
