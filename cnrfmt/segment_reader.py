@@ -13,7 +13,7 @@ from cnrfmt.encodings import row_ids
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits
 from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
-from cnrfmt.format.manifest import ChainEntry
+from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.segment import Trailer, check_node_count, check_toc_digest
 from cnrfmt.format.toc import RowSet, Toc, parse_toc
 
@@ -52,7 +52,7 @@ class SegmentReader:
         *,
         backend: Backend,
         verify: bool,
-        lenient: bool,
+        manifest: Manifest,
     ) -> None:
         self.source, self.entry, self.place = source, entry, source.place
         if source.length != entry.length:
@@ -81,8 +81,11 @@ class SegmentReader:
             toc = self.toc_bytes()
         else:
             check_toc_digest(toc, self.trailer, self.place)
-        self.toc: Toc = parse_toc(toc, self.trailer.data_end, self.place, lenient=lenient)
+        self.toc: Toc = parse_toc(
+            toc, self.trailer.data_end, self.place, lenient=manifest.features.lenient
+        )
         check_node_count(len(self.toc.nodes), self.trailer, self.place)
+        self._names = {t.table_id: t.name for t in manifest.tables}
         self._seed = seed_of(entry.segment)
         self._verify = verify
         self._verified = np.zeros(self.trailer.pieces, np.uint8)
@@ -217,10 +220,15 @@ class SegmentReader:
         shown = names[:4] + ([f"{len(names) - 4} more"] if len(names) > 4 else [])
         return ", ".join(shown) or "padding"
 
+    def table_name(self, table_id: bytes) -> str:
+        """How errors name a table: by its name, or by its id if it was dropped."""
+        name = self._names.get(table_id)
+        return f"table {table_id.hex()} (dropped)" if name is None else f"table {name!r}"
+
     def _owners(self) -> dict[int, str]:
         owners = {}
         for table in self.toc.tables:
-            name = f"table {table.table_id.hex()[:8]}"
+            name = self.table_name(table.table_id)
             for number, row_set in enumerate(table.row_sets):
                 if row_set.section is not None:
                     owners[row_set.section] = f"row index {number} of {name}"

@@ -74,6 +74,13 @@ class TableWrite:
     columns: tuple[ColumnWrite, ...] = ()
     deleted: Ids | None = None
 
+    @property
+    def data_bytes(self) -> int:
+        """How many bytes the parts will take, exceptions and row indexes aside."""
+        count = 0 if self.rows is None else self.rows.count
+        dim = self.schema.dim
+        return sum(count * c.layout.row_bytes(c.column.width(dim)) for c in self.columns)
+
 
 @dataclass(frozen=True)
 class WrittenSegment:

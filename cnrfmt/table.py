@@ -211,15 +211,25 @@ class Table:
             )
         stored = dtypes.dtype_of(schema.dtype)
         target = out.dtype if out is not None else np.dtype(dtype) if dtype is not None else stored
-        result = np.empty(shape, target) if out is None else out.reshape(shape)
+        result = self._memory(shape, target) if out is None else out.reshape(shape)
         if out is not None and not np.shares_memory(result, out) and out.size:
-            result = np.empty(shape, target)
+            result = self._memory(shape, target)
         self._decode(schema, selection, result, stored, missing)
         if out is not None:
             if not np.shares_memory(result, out):
                 out[...] = result.reshape(shown)
             return out
         return result.reshape(shown)
+
+    def _memory(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        try:
+            return np.empty(shape, dtype)
+        except (MemoryError, ValueError):
+            # A table may be larger than memory: few bytes say that many rows read as the fill value.
+            raise UsageError(
+                f"table {self.name!r}: {shape} values of {dtype} don't fit into memory; "
+                "read a range of rows at a time"
+            ) from None
 
     def _select(self, rows: Any, by: str) -> tuple[range | Ids, bool]:
         """Rows as a range of positions, or as ids; and whether a single row was asked for."""

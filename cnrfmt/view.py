@@ -60,7 +60,7 @@ class View:
                     toc,
                     backend=options.backend,
                     verify=options.verify != "none",
-                    lenient=manifest.features.lenient,
+                    manifest=manifest,
                 )
             self.segments[entry.segment] = segment
         tocs = [(entry, self.segments[entry.segment].toc) for entry in manifest.chain]

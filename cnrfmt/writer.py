@@ -186,7 +186,12 @@ def _retained(tx: Transaction, head: Manifest | None) -> tuple[Retained, ...]:
     if head is None:
         return ()
     newest = Retained(head.version, tx.head_offset, head.length, head.digest)
-    return (*head.versions, newest)[-limits.MAX_VERSIONS :]
+    versions = (*head.versions, newest)
+    if tx.kind == "file" and len(versions) > limits.MAX_VERSIONS:
+        raise ChainTooLongError(
+            f"{tx.path}: it holds {limits.MAX_VERSIONS} versions, as many as it may; save a new baseline"
+        )
+    return versions[-limits.MAX_VERSIONS :]
 
 
 def _write(
@@ -204,7 +209,8 @@ def _write(
         NO_STATE if head is None else head.state,
         manifest.state,
     )
-    sink = tx.segment(header.segment_id)
+    # A disk that is too full is better refused now than half-way.
+    sink = tx.segment(header.segment_id, size_hint=sum(write.data_bytes for write in plan.writes))
     written = write_segment(sink, header, plan.writes, dense, threads=threads)
     sink.finish()
     attachments = b"" if head is None else head.attachments
@@ -266,7 +272,7 @@ class _KnownLayouts:
                 toc,
                 backend="pread",
                 verify=True,
-                lenient=self._head.features.lenient,
+                manifest=self._head,
             )
         return self._segments[entry.segment].toc
 

@@ -64,7 +64,7 @@ def test_indexing_is_that_of_numpy(saved: Path, backend: Any) -> None:
             assert found.tobytes() == values[key].tobytes()
             assert found.shape == values[key].shape
             assert found.flags.writeable
-        assert [] == t[[]].tolist()
+        assert t[[]].tolist() == []
         assert (np.asarray(t) == values).all()
         assert np.asarray(t, np.float64).dtype == np.float64
         assert (t.at[5:7] == values[5:7]).all()

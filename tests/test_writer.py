@@ -298,3 +298,19 @@ def test_states_form_a_path(path: Path) -> None:
     assert len(set(states)) == 3
     chain = cnrfmt.open(path).manifest.chain
     assert [e.from_state for e in chain] == [None, *[e.to_state for e in chain[:-1]]]
+
+
+def test_a_container_holds_a_bounded_number_of_versions(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_VERSIONS", 3)
+    cnrfmt.save(path, {"t": matrix()})
+    for version in range(1, 4):
+        cnrfmt.append(path, {}, metadata={"version": version})
+    if path.suffix:
+        # A manifest that nothing names any more would be neither a span nor zero.
+        refused(path, "save a new baseline", cnrfmt.append, {}, metadata={})
+    else:
+        cnrfmt.append(path, {}, metadata={})
+        with cnrfmt.open(path) as ck:
+            assert ck.versions == (1, 2, 3, 4)
+            assert ck["t"].changed(since=0).exact is False
+        assert cnrfmt.verify(path).sound

@@ -96,7 +96,7 @@ def _head_lines(facts: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "version", f"{facts['version']} ({newer})"
     yield "step", "none" if facts["step"] is None else facts["step"]
     yield "created", f"{facts['created']} by {facts['created_by']}"
-    yield "digest", f"{facts['digest']} (pins this very version: cnrfmt.open(..., digest=...))"
+    yield "digest", f"{facts['digest']} (cnrfmt.open(..., digest=...) pins it)"
     yield "state", facts["state"]
     yield "dense state", _dense_words(facts["dense"])
     if facts["metadata"]:

@@ -130,7 +130,7 @@ def size(count: int) -> str:
     value = float(count)
     for unit in _DECIMAL:
         value /= 1000
-        if value < 999.95 or unit == _DECIMAL[-1]:
+        if value < 999.5 or unit == _DECIMAL[-1]:
             break
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{digits}f} {unit}"

@@ -17,7 +17,8 @@ from cnrfmt.errors import CnrError, DamagedError, StorageError, UnsupportedError
 _EPILOG = """\
 Each verb says more, with examples: cnrfmt VERB --help.
 
-exit codes: 0 sound, 1 damaged, 2 usage, 3 can't judge (needs a newer cnrfmt), 4 input or output failed
+exit codes: 0 sound, 1 damaged, 2 wrong usage, 3 can't judge (needs a newer
+cnrfmt), 4 input or output failed
 """
 _LOOKS_NEGATIVE = re.compile(r"-\d[\d:,+-]*")
 
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = _Parser(
         prog="cnrfmt",
-        description="Looks into checkpoints of embedding tables, checks them, and makes them from other files.",
+        description="Looks into checkpoints of embedding tables, checks them and converts them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -16,12 +16,16 @@ def check_chain(
     """Every break of the rules `chain-schema` and `dense-reference`."""
     schemas = {t.table_id: t for t in manifest.tables}
     newest: dict[bytes, int | None] = {}
-    for number, (_, toc) in enumerate(tocs):
+    in_step: dict[tuple[bytes, bytes], int | None] = {}
+    for number, (entry, toc) in enumerate(tocs):
         where = f"{place}, chain entry {number}"
         for table in toc.tables:
             schema = schemas.get(table.table_id)
             if schema is not None:
                 newest[table.table_id] = table.rows
+                rows = in_step.setdefault((entry.to_state, table.table_id), table.rows)
+                if table.rows != rows:
+                    yield _broken(f"{where}, table {schema.name!r}", f"{rows} rows as in its step", table.rows)
                 yield from _check_table(schema, table, where)
     for schema in manifest.tables:
         where = f"{place}, table {schema.name!r}"

@@ -82,7 +82,9 @@ Layout = RawLayout | RowwiseLayout
 
 def parse_layout(value: Json, place: str, *, lenient: bool) -> Layout:
     """The layout that an ENCODING names; raises `DamagedError` (rule `part-encoding`)."""
-    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise DamagedError("json-field", place, expected="an object", found=type(value).__name__)
+    name = value.get("name")
     if name == "raw":
         record = Record(value, ("name", "dtype"), place, lenient=lenient)
         dtype = record["dtype"]

@@ -114,7 +114,7 @@ def _parse_column(value: Json, dim: int, place: str, lenient: bool) -> ColumnSch
         _damaged(place, "a data type for columns", dtype)
     shape = record.integers("shape")
     if shape not in ([], [dim]):
-        _damaged(place, f"the shape [] or [{dim}]", shape)
+        raise DamagedError("json-field", place, expected=f"the shape [] or [{dim}]", found=shape)
     fill = record.hexadecimal("fill")
     if len(fill) != ITEM_SIZES[dtype]:
         _damaged(place, f"a fill of {ITEM_SIZES[dtype]} bytes", f"{len(fill)} bytes")

@@ -103,28 +103,20 @@ def to_container(found: Incoming, patterns: Patterns, spool: Spool, path: str) -
     for name, entry in found.notes.dense.items():
         dense[name] = _noted_dense(entry, arrays, spool, f"{path}, dense entry {name!r}")
     for name, array in arrays.items():
-        if name in tables or name in dense:
-            raise damaged(path, expected=f"one thing named {name!r}", found="two")
         if _could_be_table(array) and name in patterns:
+            if name in tables:
+                raise damaged(path, expected=f"one table named {name!r}", found="two")
             tables[name] = TableData(array)
         else:
+            # An array of a table that isn't wanted may be named as a dense entry is.
+            while name in dense:
+                name += "~"
             dense[name] = _as_dense(array, spool, f"{path}, array {name!r}")
     for name, value in found.values.items():
         if name in dense:
             raise damaged(path, expected=f"one dense entry named {name!r}", found="two")
         dense[name] = value
-    return Content(
-        _in_file_order(tables, found, {n: t.values for n, t in found.notes.tables.items()}),
-        _in_file_order(dense, found, {n: d.array for n, d in found.notes.dense.items()}),
-        found.metadata | found.notes.metadata,
-        found.notes.step,
-    )
-
-
-def _in_file_order(things: dict[str, Any], found: Incoming, homes: dict[str, str]) -> dict[str, Any]:
-    """The same in the order of the arrays that hold them, so that a file that comes back is the same file."""
-    order = {name: number for number, name in enumerate((*found.arrays, *found.values))}
-    return dict(sorted(things.items(), key=lambda item: order[homes.get(item[0], item[0])]))
+    return Content(tables, dense, found.metadata | found.notes.metadata, found.notes.step)
 
 
 def _could_be_table(array: Any) -> bool:
@@ -220,8 +212,9 @@ def from_container(ck: Checkpoint, patterns: Patterns, form: Format) -> Export:
     strings = form.strings(native)
     notes = Notes(step=ck.step, metadata=metadata)
     names = Names(form)
-    tables = {name: (names.claim(name), table) for name, table in ck.items() if name in patterns}
-    dense = {name: (names.claim(name), value) for name, value in ck.dense.items()}
+    # In the order of their names, so that the same content gives the same file.
+    tables = {name: (names.claim(name), ck[name]) for name in sorted(ck) if name in patterns}
+    dense = {name: (names.claim(name), value) for name, value in sorted(ck.dense.items())}
     arrays: list[Outgoing] = []
     for array_name, table in tables.values():
         arrays += _table_arrays(table, array_name, names, notes)

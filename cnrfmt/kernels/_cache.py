@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import logging
 import os
 import pickle
@@ -28,21 +27,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
-from numba.core import config, serialize
-from numba.core.compiler import CompileResult
-
 from cnrfmt._version import __version__
+from cnrfmt.kernels._numba import compile_result, config, llvmlite, numba, serialize
 
 _DIGEST = hashlib.sha256().digest_size
 
 
-class _Unsafe(Exception):
+class _UnsafeError(Exception):
     """The directory can't be trusted, or made; the text says why."""
 
 
 def _check(path: Path) -> None:
-    """Raise `_Unsafe` unless only this user and root can have put anything under `path`.
+    """Raise `_UnsafeError` unless only this user and root can have put anything under `path`.
 
     A directory that others write to is passed only if it is sticky, as /tmp is, and what lies in it
     on the way to `path` is this user's and closed to everyone else: nobody can then have prepared
@@ -53,14 +49,14 @@ def _check(path: Path) -> None:
     for place in (*reversed(path.parents), path):
         found = os.lstat(place)
         if not stat.S_ISDIR(found.st_mode):
-            raise _Unsafe(f"{place} is no directory")
+            raise _UnsafeError(f"{place} is no directory")
         if shared is not None and (found.st_uid != me or found.st_mode & 0o077):
-            raise _Unsafe(f"others can write to {shared}, and {place} isn't closed to them")
+            raise _UnsafeError(f"others can write to {shared}, and {place} isn't closed to them")
         if found.st_uid not in (me, 0):
-            raise _Unsafe(f"{place} belongs to another user")
+            raise _UnsafeError(f"{place} belongs to another user")
         shared = place if found.st_mode & 0o022 else None
         if shared is not None and (not found.st_mode & stat.S_ISVTX or place == path):
-            raise _Unsafe(f"others can write to {place}")
+            raise _UnsafeError(f"others can write to {place}")
 
 
 def _base() -> Path:
@@ -74,7 +70,7 @@ def _base() -> Path:
 
 
 def prepare_directory() -> Path:
-    """The directory to use, made if need be; raises `OSError`, `RuntimeError` or `_Unsafe`."""
+    """The directory to use, made if need be; raises `OSError`, `RuntimeError` or `_UnsafeError`."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
     # Links are followed once, here. What is checked is what is used afterwards.
     path = _base().resolve() / f"{__version__}-numba{numba.__version__}-{python}"
@@ -105,7 +101,7 @@ class _Directory:
                 self._known = True
                 try:
                     self._path = prepare_directory()
-                except (OSError, RuntimeError, _Unsafe) as error:
+                except (OSError, RuntimeError, _UnsafeError) as error:
                     warnings.warn(
                         f"cnrfmt compiles its kernels in every process, since it can't keep them: "
                         f"{error}. Set CNRFMT_CACHE_DIR to a directory that only you can write to.",
@@ -138,7 +134,7 @@ def _stamp(source: str) -> bytes:
     It covers all files here, since a kernel may call functions of the others.
     """
     hasher = hashlib.sha256()
-    versions = (__version__, numba.__version__, importlib.metadata.version("llvmlite"))
+    versions = (__version__, numba.__version__, llvmlite.__version__)
     hasher.update(repr((versions, sys.version)).encode())
     for file in (Path(source), *sorted(Path(__file__).parent.glob("*.py"))):
         text = file.read_bytes()
@@ -168,7 +164,7 @@ class KernelCache:
         key = repr((str(signature), codegen.magic_tuple(), settings))
         return path / f"{self._name}.{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
-    def load_overload(self, signature: object, target_context: Any) -> CompileResult | None:
+    def load_overload(self, signature: object, target_context: Any) -> Any:
         """The kernel compiled for these argument types, or None."""
         target_context.refresh()
         file = self._file(signature, target_context.codegen())
@@ -176,9 +172,9 @@ class KernelCache:
         if payload is None:
             directory.announce_compilation()
             return None
-        return CompileResult._rebuild(target_context, *pickle.loads(payload))
+        return compile_result._rebuild(target_context, *pickle.loads(payload))
 
-    def save_overload(self, signature: object, result: CompileResult) -> None:
+    def save_overload(self, signature: object, result: Any) -> None:
         """Keep a kernel that was just compiled."""
         file = self._file(signature, result.library.codegen)
         if file is not None:

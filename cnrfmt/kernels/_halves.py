@@ -10,9 +10,9 @@ import platform
 from typing import Any
 
 import numpy as np
-from numba.core import config
 
 from cnrfmt.kernels._jit import INTERPRETED, helper
+from cnrfmt.kernels._numba import binding, config, intrinsic, ir, types
 
 
 @helper
@@ -44,16 +44,11 @@ def float_by_bits(half: np.uint16) -> np.float32:
 def _has_instructions() -> bool:
     if INTERPRETED or config.CPU_NAME or config.CPU_FEATURES:
         return False
-    from llvmlite import binding
-
     # On other machines LLVM would call a function of the C runtime, which may not be there.
-    return platform.machine() == "aarch64" or binding.get_host_cpu_features().get("f16c", False)
+    return platform.machine() == "aarch64" or bool(binding.get_host_cpu_features().get("f16c"))
 
 
 if _has_instructions():
-    from llvmlite import ir
-    from numba import types
-    from numba.extending import intrinsic
 
     @intrinsic
     def half_of(typing_context: Any, x: Any) -> Any:

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-import numba
 import numpy as np
-from numba.core import config
+
+from cnrfmt.kernels._numba import config, numba
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,7 +44,7 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
         return _interpreted(function)
     from cnrfmt.kernels._cache import KernelCache
 
-    dispatcher: Any = numba.njit(**_OPTIONS)(function)
+    dispatcher = numba.njit(**_OPTIONS)(function)
     dispatcher._cache = KernelCache(function)
     kernel: Callable[P, R] = dispatcher
     return kernel
@@ -54,6 +54,6 @@ def helper(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function that kernels alone call: it becomes part of each of them."""
     if INTERPRETED:
         return function
-    compile_: Any = numba.njit(**_OPTIONS, no_cpython_wrapper=True, forceinline=True)
-    compiled: Callable[P, R] = compile_(function)
+    options = {**_OPTIONS, "no_cpython_wrapper": True, "forceinline": True}
+    compiled: Callable[P, R] = numba.njit(**options)(function)
     return compiled

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnrfmt.kernels._jit import INTERPRETED, helper
+from cnrfmt.kernels._numba import cgutils, intrinsic, ir, types
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -26,15 +27,15 @@ if INTERPRETED:
 
     def load_u16(data: Bytes, offset: int) -> np.uint16:
         """The number in these 2 bytes."""
-        return data[offset : offset + 2].view(np.uint16)[0]
+        return np.uint16(data[offset : offset + 2].view(np.uint16)[0])
 
     def load_u32(data: Bytes, offset: int) -> np.uint32:
         """The number in these 4 bytes."""
-        return data[offset : offset + 4].view(np.uint32)[0]
+        return np.uint32(data[offset : offset + 4].view(np.uint32)[0])
 
     def load_u64(data: Bytes, offset: int) -> np.uint64:
         """The number in these 8 bytes."""
-        return data[offset : offset + 8].view(np.uint64)[0]
+        return np.uint64(data[offset : offset + 8].view(np.uint64)[0])
 
     def store(data: Bytes, offset: int, value: np.generic) -> None:
         """Put a number's bytes."""
@@ -68,9 +69,7 @@ if INTERPRETED:
         product = int(a) * int(b)
         return np.uint64(product >> 64 ^ product & 0xFFFF_FFFF_FFFF_FFFF)
 
-    def xxh3_lanes(
-        lanes: Words, data: Bytes, first: int, length: int, secret: Words, seed: np.uint64
-    ) -> None:
+    def xxh3_lanes(lanes: Words, data: Bytes, first: int, length: int, secret: Words, seed: np.uint64) -> None:
         """XXH3's long loop: `lanes`, set up by the caller, take in more than 64 bytes of `data`.
 
         Stripes of 64 bytes are added with an advancing part of the secret, the lanes are scrambled
@@ -95,11 +94,6 @@ if INTERPRETED:
         add(first + length - 64, _LAST_PART)
 
 else:
-    from llvmlite import ir
-    from numba import types
-    from numba.core import cgutils
-    from numba.extending import intrinsic
-
     _I64, _I128 = ir.IntType(64), ir.IntType(128)
 
     def _place(context: Any, builder: Any, array: Any, value: Any, offset: Any) -> Any:
@@ -132,9 +126,7 @@ else:
         return types.void(data, types.intp, value), generate
 
     @intrinsic
-    def copy(
-        typing_context: Any, out: Any, out_offset: Any, data: Any, offset: Any, size: Any
-    ) -> Any:
+    def copy(typing_context: Any, out: Any, out_offset: Any, data: Any, offset: Any, size: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             to = _place(context, builder, signature.args[0], *args[:2])
             source = _place(context, builder, signature.args[2], *args[2:4])
@@ -244,9 +236,7 @@ else:
                     ir.Constant(vector, ir.Undefined),
                     ir.Constant(ir.VectorType(i32, 8), [lane ^ 1 for lane in range(8)]),
                 )
-                product = builder.mul(
-                    builder.and_(keyed, each(0xFFFF_FFFF)), builder.lshr(keyed, each(32))
-                )
+                product = builder.mul(builder.and_(keyed, each(0xFFFF_FFFF)), builder.lshr(keyed, each(32)))
                 both = builder.add(swapped, product)
                 builder.store(builder.add(builder.load(total), both), total)
 
@@ -284,6 +274,12 @@ else:
 
 
 _AHEAD = 16
+
+
+@helper
+def signed(word: np.uint64) -> int:
+    """The signed number of the same bits."""
+    return np.int64(word)  # type: ignore[return-value]  # An int as far as kernels are concerned.
 
 
 @helper

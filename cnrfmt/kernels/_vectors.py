@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnrfmt.kernels._jit import INTERPRETED
+from cnrfmt.kernels._numba import cgutils, intrinsic, ir, types
 
 Bytes = npt.NDArray[np.uint8]
 Values = npt.NDArray[np.float32]
@@ -80,11 +81,6 @@ if INTERPRETED:
         return dequantise
 
 else:
-    from llvmlite import ir
-    from numba import types
-    from numba.core import cgutils
-    from numba.extending import intrinsic
-
     _I8, _I16, _I32, _I64 = (ir.IntType(size) for size in (8, 16, 32, 64))
     _F32 = ir.FloatType()
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnrfmt.kernels._jit import helper, jit
-from cnrfmt.kernels._machine import bit_length, ones, trailing_zeros
+from cnrfmt.kernels._machine import bit_length, ones, signed, trailing_zeros
 
 Ids = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -104,27 +104,27 @@ def decode_packed(skip: Words, payload: Words, count: int, out: Ids) -> int:
         first = group * GROUP
         size = min(GROUP, count - first)
         entry = skip[2 * group + 1]
-        width = np.int64(entry >> 32)
+        width = signed(entry >> 32)
         used = size * width
         words = (used + 63) >> 6
         # A width of more than 64, or one of the zero bytes above it, is too large as well.
-        if width > 64 or np.int64(entry & np.uint64(0xFFFF_FFFF)) != offset:
+        if width > 64 or signed(entry & np.uint64(0xFFFF_FFFF)) != offset:
             return group
         if words > len(payload) - offset:
             return group
-        id_ = np.int64(skip[2 * group])
-        if first > 0 and id_ <= out[first - 1]:
+        start = signed(skip[2 * group])
+        if first > 0 and start <= out[first - 1]:
             return group
-        out[first] = id_
+        out[first] = start
         if width == 0:
-            if np.uint64(size) - _ONE > _GREATEST - np.uint64(id_):
+            if np.uint64(size) - _ONE > _GREATEST - np.uint64(start):
                 return group
             for k in range(1, size):
-                out[first + k] = id_ + k
+                out[first + k] = start + k
             continue
         mask = _ALL >> (64 - width)
         every = _ZERO
-        room = _GREATEST - np.uint64(id_)  # How many ids could follow.
+        room = _GREATEST - np.uint64(start)  # How many ids could follow.
         overflow = payload[offset] & mask != _ZERO  # Slot 0 is zero.
         for k in range(1, size):
             at = k * width
@@ -136,7 +136,7 @@ def decode_packed(skip: Words, payload: Words, count: int, out: Ids) -> int:
             every |= gap
             overflow |= gap >= room
             room -= gap + _ONE
-            out[first + k] = np.int64(_GREATEST - room)
+            out[first + k] = signed(_GREATEST - room)
         if overflow or bit_length(every) != width:
             return group
         if used & 63 and payload[offset + words - 1] >> (used & 63) != _ZERO:
@@ -167,7 +167,7 @@ def decode_runs(entries: Words, out: Ids) -> int:
     """
     count = 0
     for run in range(len(entries) // 2):
-        first, length = np.int64(entries[2 * run]), entries[2 * run + 1]
+        first, length = signed(entries[2 * run]), entries[2 * run + 1]
         if length == _ZERO or length > np.uint64(len(out) - count):
             return run
         if length - _ONE > _GREATEST - np.uint64(first):
@@ -175,9 +175,9 @@ def decode_runs(entries: Words, out: Ids) -> int:
         # A run that touches the one before it would be part of it.
         if count > 0 and (first <= out[count - 1] or first - 1 == out[count - 1]):
             return run
-        for k in range(np.int64(length)):
+        for k in range(signed(length)):
             out[count + k] = first + k
-        count += np.int64(length)
+        count += signed(length)
     return -1 if count == len(out) else len(entries) // 2
 
 
@@ -187,7 +187,7 @@ def encode_bitmap(ids: Ids, words: Words, ranks: Words) -> None:
     words[:] = _ZERO
     for k in range(len(ids)):
         bit = np.uint64(ids[k]) - np.uint64(ids[0])
-        words[np.int64(bit >> 6)] |= _ONE << (bit & np.uint64(63))
+        words[signed(bit >> 6)] |= _ONE << (bit & np.uint64(63))
     rank = 0
     for block in range(len(ranks)):
         ranks[block] = np.uint64(rank)
@@ -203,8 +203,8 @@ def decode_bitmap(words: Words, ranks: Words, least: int, greatest: int, out: Id
     number of the first bad block of 8 words; a count that isn't that of `out` is the last block's
     fault if it is too small.
     """
-    span = np.uint64(greatest) - np.uint64(least)
-    last_word = np.int64(span >> 6)
+    span = np.uint64(np.int64(greatest)) - np.uint64(np.int64(least))
+    last_word = signed(span >> 6)
     count = 0
     for block in range(len(ranks)):
         if ranks[block] != np.uint64(count):
@@ -226,9 +226,7 @@ def decode_bitmap(words: Words, ranks: Words, least: int, greatest: int, out: Id
                 left &= left - _ONE
         if block == 0 and not words[0] & _ONE:
             return block
-        if block == last_word // BLOCK_WORDS and (
-            count == 0 or out[count - 1] != greatest
-        ):
+        if block == last_word // BLOCK_WORDS and (count == 0 or out[count - 1] != greatest):
             return block
     return -1 if count == len(out) else len(ranks) - 1
 

@@ -37,7 +37,7 @@ def claim(ids: Ids, first: int, claimed: Bytes, positions: Ids, targets: Ids) ->
         # Always written, and kept only if counted: there is no branch to guess.
         positions[count] = k
         targets[count] = target
-        count += 1 - np.int64(claimed[target])
+        count += 1 - int(claimed[target])
         claimed[target] = 1
     return count
 
@@ -48,7 +48,7 @@ def unclaimed(claimed: Bytes, targets: Ids) -> int:
     count = 0
     for target in range(len(claimed)):
         targets[count] = target
-        count += 1 - np.int64(claimed[target])
+        count += 1 - int(claimed[target])
     return count
 
 
@@ -70,7 +70,7 @@ def find(sorted_ids: Ids, wanted: Ids, out: Ids) -> None:
             half = length >> 1
             for k in range(first, stop):
                 middle = sorted_ids[out[k] + half]
-                out[k] += half * np.int64(middle <= wanted[k])
+                out[k] += half * int(middle <= wanted[k])
             length -= half
         for k in range(first, stop):
             if sorted_ids[out[k]] != wanted[k]:

@@ -46,7 +46,7 @@ _HALF_ONE = np.uint16(0x3C00)
 @helper
 def _level(x: np.float32, low: np.float32, inverse: np.float32) -> int:
     """The nearest integer to (x - low) * inverse, ties to even, where that is less than 2**22."""
-    return np.int64(np.rint((x - low) * inverse))
+    return int(np.rint((x - low) * inverse))
 
 
 @helper
@@ -72,19 +72,19 @@ def _zero_signs(values: Values, first: int, dim: int) -> tuple[np.float32, np.fl
 
 
 @helper
-def _float_of_key(key: int) -> np.float32:
+def _float_of_key(key: np.int32) -> np.float32:
     return np.int32(key if key >= 0 else key ^ 0x7FFFFFFF).view(np.float32)
 
 
 @helper
-def _are_finite(low_key: int, high_key: int) -> bool:
+def _are_finite(low_key: np.int32, high_key: np.int32) -> bool:
     """Whether a row with these extremes has finite elements only."""
-    return high_key < _INFINITE and low_key > ~_INFINITE
+    return bool(high_key < _INFINITE and low_key > ~_INFINITE)
 
 
 @helper
 def _is_finite(x: np.float32) -> bool:
-    return abs(x) < np.float32(np.inf)
+    return bool(abs(x) < np.float32(np.inf))
 
 
 @jit
@@ -251,7 +251,7 @@ def _decode_nbit(data: Bytes, at: int, bits: int, out: Values, first: int, dim: 
         dequantise_2(data, at, scale, bias, out, first, vector)
     for rest in range(min(3, dim - vector)):
         j = vector + rest
-        code = (np.int64(data[at + j // per_byte]) >> (bits * (j % per_byte))) & ((1 << bits) - 1)
+        code = (int(data[at + j // per_byte]) >> (bits * (j % per_byte))) & ((1 << bits) - 1)
         out[first + j] = np.float32(code) * scale + bias
 
 

@@ -135,7 +135,8 @@ def _medium(data: Bytes, first: int, length: int, seed: np.uint64) -> np.uint64:
 
 @helper
 def _secret_word(number: int, seed: np.uint64) -> np.uint64:
-    return _SECRET_WORDS[number] - seed if number & 1 else _SECRET_WORDS[number] + seed
+    word: np.uint64 = _SECRET_WORDS[number]
+    return word - seed if number & 1 else word + seed
 
 
 @helper
@@ -210,9 +211,7 @@ def verify_pieces(
 
 
 @jit
-def pieces_of_rows(
-    offsets: Ids, row_bytes: int, piece_size: int, verified: Bytes, out: Ids
-) -> int:
+def pieces_of_rows(offsets: Ids, row_bytes: int, piece_size: int, verified: Bytes, out: Ids) -> int:
     """List the pieces that hold the rows at these byte offsets and aren't marked in `verified`.
 
     Returns how many were put into `out`, which needs room for
@@ -235,7 +234,7 @@ def pieces_of_rows(
 @jit
 def all_verified(verified: Bytes, first: int, stop: int) -> bool:
     """Whether each of the pieces first ... stop - 1 is marked."""
-    for piece in range(first, stop):
+    for piece in range(first, stop):  # noqa: SIM110, since numba has no all().
         if not verified[piece]:
             return False
     return True

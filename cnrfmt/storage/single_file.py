@@ -6,9 +6,10 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from cnrfmt.errors import DamagedError, UsageError
+from cnrfmt.errors import DamagedError, StorageError, UsageError
 from cnrfmt.format.blocks import FIRST_SPAN, FileHeader, Slot
 from cnrfmt.format.limits import PAGE
 from cnrfmt.format.manifest import ChainEntry, Retained
@@ -213,7 +214,10 @@ class SingleFile(Container):
     def inspect(self) -> FileFacts:
         """The pages at the start of the file, and the unfinished files beside it."""
         file = self._opened()
-        leftovers = leftover_names(self._fs, os.path.realpath(self.path))
+        leftovers: list[str] = []
+        # A directory that one may not list hides leftovers, which are harmless.
+        with suppress(StorageError):
+            leftovers = leftover_names(self._fs, os.path.realpath(self.path))
         return FileFacts(file.size, file.read(0, PAGE), _slot_pages(file.read), tuple(leftovers))
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ _CHUNK = 4 << 20
 def check_segment(segment: SegmentReader) -> Iterator[DamagedError]:
     """Every break of the rules of one segment's contents."""
     for table in segment.toc.tables:
-        place = f"{segment.place}, table {table.table_id.hex()}"
+        place = f"{segment.place}, {segment.table_name(table.table_id)}"
         yield from _check_table(segment, table, place)
     for entry in segment.toc.dense or ():
         try:
@@ -132,7 +132,7 @@ def _check_exceptions(segment: SegmentReader, table: TableEntry, part: Part, pla
 
 
 def check_step(
-    schema: TableSchema | None, step: Sequence[tuple[SegmentReader, TableEntry]], place: str
+    step: Sequence[tuple[SegmentReader, TableEntry]], place: str
 ) -> Iterator[DamagedError]:
     """Every overlap of two parts of one column within a step."""
     by_column: dict[str, list[tuple[SegmentReader, TableEntry, Part]]] = {}
@@ -155,10 +155,9 @@ def check_step(
                     ids_of(segment, mine), ids_of(other_segment, theirs), assume_unique=True
                 )
                 if both.size:
-                    name = schema.name if schema else table.table_id.hex()
                     yield DamagedError(
                         "part-overlap",
-                        f"{place}, table {name!r}, column {column!r}",
+                        f"{place}, {segment.table_name(table.table_id)}, column {column!r}",
                         expected="parts of one step that share no element",
                         found=f"row {both[0]} twice",
                     )

@@ -261,7 +261,7 @@ class _Validation:
                     None,
                     backend="pread",
                     verify=True,
-                    lenient=manifest.features.lenient,
+                    manifest=manifest,
                 )
         reader = self.segments[key]
         if reader is not None:
@@ -421,7 +421,7 @@ class _Validation:
                     with self.guard():
                         if key not in seen:
                             seen.add(key)
-                            for error in contents.check_step(schema, says, place):
+                            for error in contents.check_step(says, place):
                                 self.report.add(error)
                         if schema is not None:
                             for error in contents.check_tiling(schema, [says], number == 0, place):

@@ -29,6 +29,7 @@ def test_the_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     text = capsys.readouterr().out
     assert all(f"\n    {verb} " in text for verb in VERBS)
+    assert max(map(len, text.splitlines())) < 80
 
 
 def test_without_a_verb_the_usage_goes_to_stderr(cnr: Command) -> None:

@@ -225,7 +225,8 @@ def fields() -> Iterator[Vector]:
     """Rules 6 and 7."""
     also = {
         "rows-negative": (23, 36, 37),
-        "shape-two-numbers": (37,),
+        "shape-two-numbers": (34, 37),
+        "encoding-string": (27,),
         "fill-odd": (34,),
         "id-short": (10,),
         "id-dashes": (10,),
