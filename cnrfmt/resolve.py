@@ -14,11 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from cnrfmt.arrays import Array, Ids
+from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings import coder
+from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.format.toc import Part, RowSet, TableEntry
 from cnrfmt.segment_reader import SegmentReader
+
+
+_STREAM = 64 << 10
+"""Runs of stored bytes from this length on are read rather than faulted into a mapping."""
+_BATCH = 4096
+"""Rows from anywhere that are fetched at a time."""
+_SPARSE = 8
+"""Where fewer than one row in so many is wanted, the others aren't read."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +63,17 @@ class Layer:
     def decode_range(self, position: int, out: Array) -> None:
         """Decodes `len(out)` consecutive rows from a position in the row set."""
         assert self.part is not None
-        row_bytes = self.part.row_bytes
-        offset = self.segment.toc.sections[self.part.section][0] + position * row_bytes
-        data, start = self.segment.fetch_range(offset, len(out) * row_bytes)
-        if self.part.elements == self.elements:
-            coder(self.part.layout).decode_range(data, offset - start, out)
+        whole = out if self.part.elements == self.elements else self._whole_rows(len(out), out.dtype)
+        offset, length = self._span(position, len(out))
+        code = coder(self.part.layout)
+        if length < _STREAM:
+            data, start = self.segment.fetch_range(offset, length)
+            code.decode_range(data, offset - start, whole)
+        elif isinstance(self.part.layout, RawLayout):
+            self.segment.read_into(offset, whole.reshape(-1).view(np.uint8))
         else:
-            whole = self._whole_rows(len(out), out.dtype)
-            coder(self.part.layout).decode_range(data, offset - start, whole)
+            code.decode_range(self._stored(offset, length), 0, whole)
+        if whole is not out:
             out[:] = self._cut(whole)
 
     def decode_rows(self, positions: Ids, out: Array, targets: Ids) -> None:
@@ -69,14 +81,41 @@ class Layer:
         assert self.part is not None
         row_bytes = self.part.row_bytes
         offsets = self.segment.toc.sections[self.part.section][0] + positions * row_bytes
-        data, offsets = self.segment.fetch_rows(offsets, row_bytes)
-        if self.part.elements == self.elements:
-            coder(self.part.layout).decode_rows(data, offsets, out, targets)
+        # A batch touches a bounded number of pieces, however short the rows are.
+        for start in range(0, len(offsets), _BATCH):
+            batch = slice(start, start + _BATCH)
+            data, found = self.segment.fetch_rows(offsets[batch], row_bytes)
+            self._decode(data, found, out, targets[batch])
+
+    def decode_near(self, positions: Ids, out: Array, targets: Ids) -> None:
+        """The same for ascending positions that lie close together: all between them is read in one go."""
+        assert self.part is not None
+        first, last = int(positions[0]), int(positions[-1])
+        offset, length = self._span(first, last - first + 1)
+        if length < _STREAM or len(positions) * _SPARSE < last - first:
+            self.decode_rows(positions, out, targets)
         else:
-            whole = self._whole_rows(len(positions), out.dtype)
-            order = np.arange(len(positions), dtype=np.int64)
-            coder(self.part.layout).decode_rows(data, offsets, whole, order)
-            out[targets] = self._cut(whole)
+            self._decode(self._stored(offset, length), (positions - first) * self.part.row_bytes, out, targets)
+
+    def _span(self, position: int, count: int) -> tuple[int, int]:
+        assert self.part is not None
+        row_bytes = self.part.row_bytes
+        return self.segment.toc.sections[self.part.section][0] + position * row_bytes, count * row_bytes
+
+    def _stored(self, offset: int, length: int) -> Bytes:
+        data = self.segment.scratch(length)
+        self.segment.read_into(offset, data)
+        return data
+
+    def _decode(self, data: Bytes, offsets: Ids, out: Array, targets: Ids) -> None:
+        assert self.part is not None
+        code = coder(self.part.layout)
+        if self.part.elements == self.elements:
+            code.decode_rows(data, offsets, out, targets)
+            return
+        whole = self._whole_rows(len(offsets), out.dtype)
+        code.decode_rows(data, offsets, whole, np.arange(len(offsets), dtype=np.int64))
+        out[targets] = self._cut(whole)
 
     def _whole_rows(self, count: int, dtype: np.dtype[Any]) -> Array:
         assert self.part is not None
@@ -140,7 +179,7 @@ class Strip:
                 n = kernel.claim(layer.ids[a:b], start, claimed, positions, targets)
                 positions[:n] += a
             if n:
-                layer.decode_rows(positions[:n], out, targets[:n])
+                layer.decode_near(positions[:n], out, targets[:n])
                 left -= n
                 if not left:
                     return

@@ -21,6 +21,11 @@ Backend = Literal["mmap", "pread"]
 Verify = Literal["none", "touched", "all"]
 
 _VERIFY_STEP = 8 << 20
+_READ_STEP = 256 << 10
+"""Bytes that are read and verified at a time, so that they are verified and decoded in the cache."""
+_FEW_PIECES = 8
+"""Up to so many pieces are faulted into a mapping; more are quicker read."""
+_LOCAL = threading.local()
 _DIGESTS_PER_NODE = limits.NODE // 8
 
 
@@ -32,6 +37,9 @@ class Source(Protocol):
 
     def pread_into(self, offset: int, buffer: Bytes) -> None:
         """Fills the buffer with the bytes from `offset`."""
+
+    def pread_ranges(self, offsets: Ids, length: int, buffer: Bytes) -> None:
+        """Reads ranges of `length` bytes, one behind the other."""
 
     def map(self) -> Bytes:
         """All bytes, mapped."""
@@ -123,30 +131,75 @@ class SegmentReader:
         self._check(data, first, first, stop)
         return data, start
 
+    def read_into(self, offset: int, target: Bytes) -> None:
+        """Fills `target` with the bytes from `offset`, read anew and verified while they are in the cache.
+
+        For long runs this is faster than a mapping that has to be faulted in.
+        """
+        stop = offset + len(target)
+        piece = self.trailer.piece_size
+        if not self._verify:
+            self.source.pread_into(offset, target)
+            return
+        first = -(-offset // piece)
+        last = -(-stop // piece) if stop == self.trailer.data_end else stop // piece
+        if first >= last:
+            data, start = self.fetch_range(offset, len(target))
+            target[:] = data[offset - start : stop - start]
+            return
+        step = max(1, _READ_STEP // piece)
+        for begin in range(first, last, step):
+            end = min(begin + step, last)
+            view = target[begin * piece - offset : min(end * piece, stop) - offset]
+            self.source.pread_into(begin * piece, view)
+            self._check(view, begin, begin, end)
+        for edge, edge_stop in ((offset, first * piece), (min(last * piece, stop), stop)):
+            if edge < edge_stop:
+                data, start = self.fetch_range(edge, edge_stop - edge)
+                target[edge - offset : edge_stop - offset] = data[edge - start : edge_stop - start]
+
+    def scratch(self, length: int) -> Bytes:
+        """This thread's buffer for bytes that are decoded at once; the next call overwrites it."""
+        buffer: Bytes | None = getattr(_LOCAL, "buffer", None)
+        if buffer is None or len(buffer) < length:
+            buffer = _LOCAL.buffer = np.empty(length, np.uint8)
+        return buffer[:length]
+
     def fetch_rows(self, offsets: Ids, row_bytes: int) -> tuple[Bytes, Ids]:
         """The rows of `row_bytes` bytes at these offsets, verified: an array and the offsets in it."""
         piece = self.trailer.piece_size
         data = self.data
+        touched = _touched(offsets, row_bytes, piece)
         if data is not None:
-            if not self._all_verified:
-                self._check_pieces(data, 0, _touched(offsets, row_bytes, piece))
-            return data, offsets
-        touched = np.unique(_touched(offsets, row_bytes, piece))
-        breaks = np.flatnonzero(np.diff(touched) != 1) + 1
-        runs = np.split(touched, breaks) if touched.size else []
-        sizes = [
-            min(int(run[-1] + 1) * piece, self.trailer.data_end) - int(run[0]) * piece
-            for run in runs
-        ]
-        buffer = np.empty(sum(sizes), np.uint8)
-        firsts = np.array([run[0] for run in runs], np.int64) * piece
-        bases = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-        for run, base, size in zip(runs, bases, sizes, strict=True):
-            view = buffer[base : base + size]
-            self.source.pread_into(int(run[0]) * piece, view)
-            self._check_pieces(view, int(run[0]), run)
-        run_of = np.searchsorted(firsts, offsets, side="right") - 1
-        return buffer, offsets - firsts[run_of] + bases[run_of]
+            if self._all_verified or self._verified[touched].all():
+                return data, offsets
+            touched = np.unique(touched)
+            if len(touched) < _FEW_PIECES:
+                self._check_pieces(data, 0, touched)
+                return data, offsets
+        else:
+            touched = np.unique(touched)
+        buffer = self._gather(touched)
+        # Rows that go on in the next piece find it right behind, since both were touched.
+        slots = np.searchsorted(touched, offsets // piece)
+        return buffer, slots * piece + offsets % piece
+
+    def _gather(self, pieces: Ids) -> Bytes:
+        """These pieces (ascending), read anew and verified, one behind the other."""
+        piece = self.trailer.piece_size
+        size = (len(pieces) - 1) * piece + min(piece, self.trailer.data_end - int(pieces[-1]) * piece)
+        buffer = self.scratch(size)
+        self.source.pread_ranges(pieces * piece, piece, buffer)
+        if self._verify:
+            from cnrfmt.kernels import xxh3
+
+            digests = self._piece_digests(pieces)
+            bad = xxh3.verify_gathered(buffer, piece, pieces, np.uint64(self._seed), digests)
+            if bad >= 0:
+                self._raise_bad_piece(int(bad), int(digests[bad]))
+            if self._map is not None:
+                self._verified[pieces] = 1
+        return buffer
 
     def _check(self, data: Bytes, data_first: int, first: int, stop: int) -> None:
         if not self._all_verified and not self._verified[first:stop].all():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cnrfmt.view import View
 
-_CHUNK = 2 << 20
+_CHUNK = 4 << 20
 
 
 class Changes(NamedTuple):

@@ -7,6 +7,7 @@ is ever unpickled.
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import re
@@ -14,7 +15,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, BinaryIO
 
@@ -44,7 +45,9 @@ _MAX_HEADER = 4096
 """Bytes of an npy header that is read; numpy's own are 128 as a rule."""
 # What numpy writes into a header, and no sign or operator for the evaluation of literals to get lost in.
 _HEADER = re.compile(r"[\w\s{}'\":,()<>|=]*", re.ASCII)
-_MAX_DIGITS = 17
+_LARGE = re.compile(r"\d{17}")
+_PYTHON_2 = re.compile(r"(\d)L\b")
+_DESCR = re.compile(r"[<>|=]?([biufcmMO]\d{0,2}|[SUV]\d{1,9})")
 _ALIGNMENT = 64
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _PADDING_ID = 0xD935
@@ -248,7 +251,7 @@ class _Header:
 
 
 def _parse_header(member: IO[bytes], place: str) -> _Header:
-    """The npy header at the start of a member, read with strict bounds before numpy sees it."""
+    """The npy header at the start of a member, read with strict bounds."""
     start = member.read(8)
     if len(start) < 8 or start[:6] != np.lib.format.MAGIC_PREFIX:
         raise damaged(place, expected="an npy header", found=repr(start))
@@ -268,18 +271,11 @@ def _parse_header(member: IO[bytes], place: str) -> _Header:
         raise UsageError(
             f"{place}: an array of records or dates can't be stored; save it as numbers or strings"
         )
-    shown = text.decode("latin-1")
-    if not _HEADER.fullmatch(shown) or re.search(rf"\d{{{_MAX_DIGITS}}}", shown):
-        raise damaged(place, expected="an npy header", found=shown[:80])
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
+    descr, fortran, shape = _header_fields(text.decode("latin-1"), place)
     try:
-        shape, fortran, dtype = read(io.BytesIO(size + text))
-    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError) as error:
-        raise damaged(place, expected="an npy header", found=error) from None
+        dtype = np.dtype(descr)
+    except TypeError:
+        raise damaged(place, expected="a dtype", found=repr(descr)) from None
     if dtype.hasobject:
         raise UsageError(
             f"{place}: an array of Python objects is a pickle, which is never loaded; "
@@ -289,7 +285,27 @@ def _parse_header(member: IO[bytes], place: str) -> _Header:
         raise damaged(place, expected="elements of at least one byte", found=dtype)
     if dtype.kind not in "SU":
         dtypes.name_of(dtype, what=place)
-    return _Header(total, dtype, shape, bool(fortran))
+    return _Header(total, dtype, shape, fortran)
+
+
+def _header_fields(text: str, place: str) -> tuple[str, bool, tuple[int, ...]]:
+    """What a header says of dtype, order and shape."""
+    value: Any = None
+    if _HEADER.fullmatch(text) and not _LARGE.search(text):
+        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            # Python 2 wrote integers with an L.
+            value = ast.literal_eval(_PYTHON_2.sub(r"\1", text).strip())
+    if isinstance(value, dict) and set(value) == {"descr", "fortran_order", "shape"}:
+        descr, fortran, shape = value["descr"], value["fortran_order"], value["shape"]
+        if (
+            isinstance(descr, str)
+            and _DESCR.fullmatch(descr)
+            and isinstance(fortran, bool)
+            and isinstance(shape, tuple)
+            and all(type(n) is int for n in shape)
+        ):
+            return descr, fortran, shape
+    raise damaged(place, expected="the header of an npy array", found=text[:80])
 
 
 FORMAT = Npz()

@@ -7,7 +7,7 @@ A table NAME of a container becomes
 - for a keyed table, an array `NAME.keys`: one int64 key per row, ascending.
 
 A dense entry NAME becomes an array `NAME`; JSON and bytes become their bytes as uint8. A name that the format can't
-have, or that is taken, is percent-encoded and lengthened by ``~`` until it is free. What arrays can't say (which of
+have is percent-encoded, and one that is taken is lengthened by ``~`` until it is free. What arrays can't say (which of
 them make up a keyed table, fill values, the step, user metadata that the format has no place for) stands in a JSON
 document beside them: `notes.Notes`. It is left out where it would say nothing.
 
@@ -183,9 +183,10 @@ class Names:
     def claim(self, wanted: str) -> str:
         """A free name, as much as can be the one that is wanted."""
         name = wanted
-        if not self._form.legal(name):
+        if not self._form.legal(name) or any(parent in self._taken for parent in self._parents(name)):
             name = name.replace("%", "%25").replace("/", "%2F").replace(".", "%2E")
-        while not self._is_free(name):
+            name = name.replace("\\", "%5C")
+        while name in self._taken or name in self._folders:
             name += "~"
         self._taken.add(name)
         self._folders.update(self._parents(name))
@@ -196,13 +197,6 @@ class Names:
             parts = name.split("/")
             for count in range(1, len(parts)):
                 yield "/".join(parts[:count])
-
-    def _is_free(self, name: str) -> bool:
-        return (
-            name not in self._taken
-            and name not in self._folders
-            and not any(parent in self._taken for parent in self._parents(name))
-        )
 
 
 def from_container(ck: Checkpoint, patterns: Patterns, form: Format) -> Export:

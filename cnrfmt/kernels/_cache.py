@@ -50,7 +50,7 @@ def _check(path: Path) -> None:
         found = os.lstat(place)
         if not stat.S_ISDIR(found.st_mode):
             raise _UnsafeError(f"{place} is no directory")
-        if shared is not None and (found.st_uid != me or found.st_mode & 0o077):
+        if shared is not None and found.st_mode & 0o077:
             raise _UnsafeError(f"others can write to {shared}, and {place} isn't closed to them")
         if found.st_uid not in (me, 0):
             raise _UnsafeError(f"{place} belongs to another user")

@@ -279,7 +279,13 @@ _AHEAD = 16
 @helper
 def signed(word: np.uint64) -> int:
     """The signed number of the same bits."""
-    return np.int64(word)  # type: ignore[return-value]  # An int as far as kernels are concerned.
+    return int(np.int64(word))
+
+
+@helper
+def unsigned(number: int) -> np.uint64:
+    """The word of the same bits as a signed number."""
+    return np.uint64(np.int64(number))
 
 
 @helper

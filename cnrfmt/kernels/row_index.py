@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnrfmt.kernels._jit import helper, jit
-from cnrfmt.kernels._machine import bit_length, ones, signed, trailing_zeros
+from cnrfmt.kernels._machine import bit_length, ones, signed, trailing_zeros, unsigned
 
 Ids = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -117,14 +117,14 @@ def decode_packed(skip: Words, payload: Words, count: int, out: Ids) -> int:
             return group
         out[first] = start
         if width == 0:
-            if np.uint64(size) - _ONE > _GREATEST - np.uint64(start):
+            if np.uint64(size) - _ONE > _GREATEST - unsigned(start):
                 return group
             for k in range(1, size):
                 out[first + k] = start + k
             continue
         mask = _ALL >> (64 - width)
         every = _ZERO
-        room = _GREATEST - np.uint64(start)  # How many ids could follow.
+        room = _GREATEST - unsigned(start)  # How many ids could follow.
         overflow = payload[offset] & mask != _ZERO  # Slot 0 is zero.
         for k in range(1, size):
             at = k * width
@@ -170,7 +170,7 @@ def decode_runs(entries: Words, out: Ids) -> int:
         first, length = signed(entries[2 * run]), entries[2 * run + 1]
         if length == _ZERO or length > np.uint64(len(out) - count):
             return run
-        if length - _ONE > _GREATEST - np.uint64(first):
+        if length - _ONE > _GREATEST - unsigned(first):
             return run
         # A run that touches the one before it would be part of it.
         if count > 0 and (first <= out[count - 1] or first - 1 == out[count - 1]):
@@ -199,12 +199,10 @@ def encode_bitmap(ids: Ids, words: Words, ranks: Words) -> None:
 def decode_bitmap(words: Words, ranks: Words, least: int, greatest: int, out: Ids) -> int:
     """Read `bitmap` of the ids from `least` to `greatest` into `out`, checking it.
 
-    `words` has 8 words for each of `ranks`, and covers greatest - least + 1 bits. Returns -1, or the
-    number of the first bad block of 8 words; a count that isn't that of `out` is the last block's
-    fault if it is too small.
+    `words` has 8 words for each of `ranks`, just enough for greatest - least + 1 bits. Returns -1, or
+    the number of the first bad block of 8 words, which is the last one if it doesn't end with
+    `greatest` or if there are fewer ids than `out` holds.
     """
-    span = np.uint64(np.int64(greatest)) - np.uint64(np.int64(least))
-    last_word = signed(span >> 6)
     count = 0
     for block in range(len(ranks)):
         if ranks[block] != np.uint64(count):
@@ -213,22 +211,18 @@ def decode_bitmap(words: Words, ranks: Words, least: int, greatest: int, out: Id
         found = 0
         for word in range(start, start + BLOCK_WORDS):
             found += ones(words[word])
-            if word > last_word and words[word] != _ZERO:
-                return block
-        if found > len(out) - count:
+        if found > len(out) - count or (block == 0 and not words[0] & _ONE):
             return block
         for word in range(start, start + BLOCK_WORDS):
             left = words[word]
-            base = least + 64 * word
+            base = unsigned(least) + np.uint64(64 * word)
             while left != _ZERO:
-                out[count] = base + trailing_zeros(left)
+                out[count] = signed(base + np.uint64(trailing_zeros(left)))
                 count += 1
                 left &= left - _ONE
-        if block == 0 and not words[0] & _ONE:
-            return block
-        if block == last_word // BLOCK_WORDS and (count == 0 or out[count - 1] != greatest):
-            return block
-    return -1 if count == len(out) else len(ranks) - 1
+    # A bit behind the greatest id makes another one the last.
+    sound = count == len(out) and count > 0 and out[count - 1] == greatest
+    return -1 if sound else len(ranks) - 1
 
 
 @jit

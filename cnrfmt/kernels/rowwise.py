@@ -158,7 +158,8 @@ def _encode_nbit(rows: Rows, bits: int, out: Table, bad: Bytes) -> int:
             half_scale = half_of((high - low) / np.float32(top))
             scale = float_of(half_scale)
             inverse = _ONE / scale
-            if not (_are_finite(low_key, high_key) and _is_finite(low) and _is_finite(scale)):
+            # With a bias that is infinite, the scale is as well.
+            if not (_are_finite(low_key, high_key) and _is_finite(scale)):
                 bad[i] = 1
                 count += 1
                 clear(codes, at, stride)

@@ -238,3 +238,19 @@ def all_verified(verified: Bytes, first: int, stop: int) -> bool:
         if not verified[piece]:
             return False
     return True
+
+
+@jit
+def verify_gathered(data: Bytes, piece_size: int, pieces: Ids, first_seed: np.uint64, digests: Words) -> int:
+    """Check the digests of pieces that lie one behind the other in `data`, in the order of `pieces`.
+
+    The last of them ends with `data` and may be short. Returns the first bad piece, or -1.
+    """
+    lanes = np.empty(8, np.uint64)
+    for k in range(len(pieces)):
+        at = k * piece_size
+        length = min(piece_size, len(data) - at)
+        seed = np.uint64(first_seed) + np.uint64(pieces[k])
+        if _digest(data, at, length, seed, lanes) != digests[pieces[k]]:
+            return int(pieces[k])
+    return -1

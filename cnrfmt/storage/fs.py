@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.errors import StorageError, UsageError
 
 try:
@@ -23,7 +21,6 @@ try:
 except ImportError:  # Windows, where cnrfmt reads and doesn't write.
     fcntl = None  # type: ignore[assignment]
 
-Bytes = npt.NDArray[np.uint8]
 Kind = Literal["file", "directory", "link", "other"]
 OpenMode = Literal["read", "write", "create", "lock"]
 
@@ -69,6 +66,13 @@ class Fs(Protocol):
 
     def pread_into(self, handle: int, offset: int, buffer: Any) -> int:
         """Fills the buffer from `offset` on; returns how many bytes there were before the file's end."""
+        ...
+
+    def pread_ranges(self, handle: int, offsets: Ids, length: int, buffer: Bytes) -> int:
+        """Reads the ranges of `length` bytes at these offsets, one behind the other; the last ends with the buffer.
+
+        Returns how many were read whole before the first that wasn't: fewer than all is no error yet.
+        """
         ...
 
     def pwrite(self, handle: int, offset: int, data: Any) -> None:
@@ -193,6 +197,18 @@ class PosixFs:
                 done += count
         with self._counting:
             self.bytes_read += done
+        return done
+
+    def pread_ranges(self, handle: int, offsets: Ids, length: int, buffer: Bytes) -> int:
+        """All of them by compiled code, where there is a ``pread``."""
+        if sys.platform == "win32":
+            return 0
+        # Loaded when the first reader needs it, since numba takes its time.
+        from cnrfmt.storage.scattered import read_ranges
+
+        done = read_ranges(handle, offsets, length, buffer)
+        with self._counting:
+            self.bytes_read += min(done * length, len(buffer))
         return done
 
     def pwrite(self, handle: int, offset: int, data: Any) -> None:

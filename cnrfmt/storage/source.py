@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.errors import DamagedError, StorageError, UsageError
 from cnrfmt.format.limits import PAGE
-from cnrfmt.storage.fs import Bytes, Fs, byte_view
+from cnrfmt.storage.fs import Fs, byte_view
 
 Advice = Literal["random", "sequential", "willneed"]
 
@@ -89,6 +90,18 @@ class Source:
                 expected=f"{len(view)} bytes at {offset}",
                 found=f"{found} bytes, then the file's end",
             )
+
+    def pread_ranges(self, offsets: Ids, length: int, buffer: Bytes) -> None:
+        """Reads ranges of `length` bytes of the span, one behind the other; the last ends with the buffer.
+
+        Raises what `pread_into` raises.
+        """
+        file = self._opened()
+        if len(offsets) and not 0 <= offsets.min() <= offsets.max() <= self.length:
+            raise UsageError(f"{self.place}: ranges outside its {self.length} bytes asked for")
+        done = file.fs.pread_ranges(file.handle, offsets + self._offset, length, buffer)
+        for k in range(done, len(offsets)):
+            self.pread_into(int(offsets[k]), buffer[k * length : (k + 1) * length])
 
     def map(self) -> Bytes:
         """All bytes as a read-only array of uint8, mapped. It stays valid after `close`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def reference_packed(ids: list[int]) -> tuple[list[int], list[int]]:
     payload: list[int] = []
     for first in range(0, len(ids), 128):
         group = ids[first : first + 128]
-        slots = [0, *(b - a - 1 for a, b in zip(group, group[1:], strict=False))]
+        slots = [0, *(b - a - 1 for a, b in pairwise(group))]
         width = max(slot.bit_length() for slot in slots)
         skip += [group[0] % 2**64, len(payload) | width << 32]
         bits = sum(slot << (k * width) for k, slot in enumerate(slots))
@@ -97,9 +98,7 @@ def judge_runs(entries: list[int], count: int) -> tuple[int, list[int]]:
     return (-1 if len(ids) == count else len(entries) // 2), ids
 
 
-def judge_bitmap(
-    words: list[int], ranks: list[int], least: int, greatest: int, count: int
-) -> tuple[int, list[int]]:
+def judge_bitmap(words: list[int], ranks: list[int], least: int, greatest: int, count: int) -> tuple[int, list[int]]:
     """The verdict alone is the format's: where several blocks are bad, the kernel names one of them."""
     ids = [least + 64 * i + k for i, w in enumerate(words) for k in range(64) if w >> k & 1]
     before = [sum(w.bit_count() for w in words[: 8 * block]) for block in range(len(ranks))]
@@ -118,9 +117,7 @@ def packed(ids: list[int], give: Give = lambda a: a) -> tuple[list[int], list[in
     return skip.tolist(), payload.tolist()
 
 
-def unpacked(
-    skip: list[int], payload: list[int], count: int, give: Give = lambda a: a
-) -> tuple[int, list[int]]:
+def unpacked(skip: list[int], payload: list[int], count: int, give: Give = lambda a: a) -> tuple[int, list[int]]:
     out = np.zeros(count, np.int64)
     bad = int(row_index.decode_packed(give(words_of(skip)), give(words_of(payload)), count, out))
     return bad, out.tolist()
@@ -316,11 +313,14 @@ def test_bitmap_rules() -> None:
     assert judge(0, 0, rank=2) == 1
     assert judge(0, 1) == 0  # The first id is missing.
     assert judge(9, 1 << (590 % 64)) == 1  # The last is.
+    assert judge(9, 3 << (589 % 64)) == 1  # There is one before it instead.
     assert judge(9, 1 << 63, count=6) == 1  # A bit behind the last id.
     assert judge(10, 1, count=6) == 1  # A word behind it.
     assert judge(0, 0, count=6) == 1  # Too few.
     assert judge(0, 0, count=4) == 1  # Too many.
     assert judge(3, 1) == 1  # A rank that no longer fits.
+    beyond = [3, *[0] * 7]
+    assert unmapped(beyond, [0], GREATEST, GREATEST, 2)[0] == 0  # Beyond int64.
 
 
 @st.composite

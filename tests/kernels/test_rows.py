@@ -36,9 +36,7 @@ def test_gather_nothing() -> None:
     rows.gather_rows(np.empty(0, np.uint8), none, 8, np.empty((0, 8), np.uint8), none)
 
 
-@examples(
-    st.lists(st.sets(st.integers(0, 39)), max_size=5), st.sampled_from([-(2**63), -20, 0, 10**15])
-)
+@examples(st.lists(st.sets(st.integers(0, 39)), max_size=5), st.sampled_from([-(2**63), -20, 0, 10**15]))
 def test_claim(layers: list[set[int]], first: int) -> None:
     claimed = np.zeros(40, np.uint8)
     taken: set[int] = set()

@@ -31,11 +31,9 @@ def row_bytes(dim: int, bits: int) -> int:
 def encode(rows: Rows, bits: int) -> tuple[Table, npt.NDArray[np.uint8]]:
     out = np.full((len(rows), row_bytes(rows.shape[1], bits)), 0xAA, np.uint8)
     bad = np.full(len(rows), 7, np.uint8)
-    if bits == 8:
-        count = rowwise.encode_rows_8(rows, out, bad)
-    else:
-        count = rowwise.encode_rows_nbit(rows, bits, out, bad)
-    assert count == bad.sum()
+    of_bits = () if bits == 8 else (bits,)
+    kernel = rowwise.encode_rows_8 if bits == 8 else rowwise.encode_rows_nbit
+    assert kernel(rows, *of_bits, out, bad) == bad.sum()
     assert not out[bad == 1].any()
     return out, bad
 
@@ -169,9 +167,7 @@ def test_the_operators_bits_on_a_trained_table(bits: int, trained: Rows, given: 
     table, bad = encode(given(trained), bits)
     assert not bad.any()
     assert np.array_equal(table, operator(trained, bits))
-    assert np.array_equal(
-        decode_range(given(table.reshape(-1)), bits, 256), reference_values(table, bits, 256)
-    )
+    assert np.array_equal(decode_range(given(table.reshape(-1)), bits, 256), reference_values(table, bits, 256))
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -26,10 +26,7 @@ def some_bytes(size: int, seed: int = 0) -> npt.NDArray[np.uint8]:
 
 def reference(data: npt.NDArray[np.uint8], piece_size: int, first_seed: int) -> list[int]:
     pieces = [data[at : at + piece_size] for at in range(0, len(data), piece_size)]
-    return [
-        xxhash.xxh3_64_intdigest(piece.tobytes(), (first_seed + i) % 2**64)
-        for i, piece in enumerate(pieces)
-    ]
+    return [xxhash.xxh3_64_intdigest(piece.tobytes(), (first_seed + i) % 2**64) for i, piece in enumerate(pieces)]
 
 
 def digest(data: npt.NDArray[np.uint8], seed: int) -> int:
@@ -84,9 +81,7 @@ def verify(
     verified: npt.NDArray[np.uint8],
 ) -> int:
     return int(
-        xxh3.verify_pieces(
-            data, data_first, 512, np.array(pieces, np.int64), np.uint64(seed), digests, verified
-        )
+        xxh3.verify_pieces(data, data_first, 512, np.array(pieces, np.int64), np.uint64(seed), digests, verified)
     )
 
 
@@ -158,9 +153,7 @@ def test_pieces_of_rows(starts: list[int], row_bytes: int, marks: int, ascending
     offsets = np.array(sorted(starts) if ascending else starts, np.int64)
     verified = np.array([marks >> i & 1 for i in range(12)], np.uint8)
     touched = [
-        piece
-        for offset in offsets.tolist()
-        for piece in range(offset // 512, (offset + row_bytes - 1) // 512 + 1)
+        piece for offset in offsets.tolist() for piece in range(offset // 512, (offset + row_bytes - 1) // 512 + 1)
     ]
     out = np.full(len(offsets) * ((row_bytes + 510) // 512 + 1), -1, np.int64)
     count = xxh3.pieces_of_rows(offsets, row_bytes, 512, verified, out)

@@ -232,3 +232,27 @@ def test_a_commit_that_really_syncs(tmp_path: Path) -> None:
         assert commit(tmp_path / name, payload(1), fs=fs) == 1
         assert "file" in calls
         assert check_whole(tmp_path / name).version == 1
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_scattered_ranges_are_read_as_one_by_one(
+    tmp_path: Path, interpreted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cnrfmt.storage import scattered
+
+    monkeypatch.setattr(scattered, "INTERPRETED", interpreted or scattered.INTERPRETED)
+    data = np.random.default_rng(3).integers(0, 256, 10_000, np.uint8)
+    path = tmp_path / "data"
+    path.write_bytes(data.tobytes())
+    fs = PosixFs()
+    handle = fs.open(str(path), "read")
+    offsets = np.array([4096, 0, 9900, 512])
+    buffer = np.zeros(3 * 512 + 100, np.uint8)
+    # The third range meets the file's end, and the last one ends with the buffer.
+    assert fs.pread_ranges(handle, offsets, 512, buffer) == 2
+    assert (buffer[:512] == data[4096:4608]).all()
+    assert (buffer[512:1024] == data[:512]).all()
+    assert fs.pread_ranges(handle, offsets[[0, 1, 3]], 512, buffer[:1124]) == 3
+    assert (buffer[1024:1124] == data[512:612]).all()
+    assert fs.pread_ranges(handle, np.array([-5]), 512, buffer) == 0
+    fs.close(handle)
