@@ -170,3 +170,21 @@ def test_all_verified(given: Give) -> None:
     for first in range(10):
         for stop in range(first, 11):
             assert bool(xxh3.all_verified(verified, first, stop)) == (6 not in range(first, stop))
+
+
+def test_gathered_pieces(given: Give) -> None:
+    data = some_bytes(512 * 6 + 33)
+    digests = np.array(reference(data, 512, 2**64 - 4), np.uint64)
+    pieces = np.array([1, 4, 6])
+    gathered = np.concatenate([data[512 * p : 512 * (p + 1)] for p in pieces])
+
+    def bad(gathered: npt.NDArray[np.uint8]) -> int:
+        seed = np.uint64(2**64 - 4)
+        return int(xxh3.verify_gathered(given(gathered), 512, given(pieces), seed, given(digests)))
+
+    assert bad(gathered) == -1
+    for k, piece in enumerate(pieces):
+        damaged = gathered.copy()
+        damaged[512 * k + 32] ^= 4
+        assert bad(damaged) == piece
+    assert bad(np.concatenate([gathered[512:1024], gathered[:512], gathered[1024:]])) == 1
