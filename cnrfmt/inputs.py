@@ -118,7 +118,8 @@ def as_source(value: Any, *, what: str) -> Source2D:
     value
         One value per row (1-D) or one row of elements per row (2-D): a numpy array of any strides and byte order,
         a memory map, a CPU tensor of torch, a dataset of h5py (read by slices, never whole), nested lists of
-        numbers, or anything with ``__array__``, the buffer protocol or DLPack.
+        numbers, or anything with ``__array__``, the buffer protocol or DLPack. An object with `shape`, `dtype` and
+        slicing whose type says ``read_by_slices = True`` is read as a dataset is.
     what
         What it is, for messages.
 
@@ -176,7 +177,12 @@ def _stored(dtype: Any, what: str) -> np.dtype[Any]:
 
 
 def _is_dataset(value: Any, what: str) -> bool:
-    """Whether it is a dataset of h5py; raises `UsageError` for one that holds nothing to read."""
+    """Whether it is read by slices: a dataset of h5py, or an object whose type says ``read_by_slices = True``.
+
+    Raises `UsageError` for a dataset that holds nothing to read.
+    """
+    if getattr(type(value), "read_by_slices", False) is True:
+        return True
     h5py = sys.modules.get("h5py")
     if h5py is None or not isinstance(value, h5py.Dataset):
         return False

@@ -46,8 +46,8 @@ def check_block(data: bytes, letter: str, seed: int, place: str) -> bytes:
 
 def check_zero(data: bytes, start: int, stop: int, place: str) -> None:
     """The bytes from `start` to `stop` must be zero."""
-    if any(data[start:stop]):
-        offset = next(i for i in range(start, stop) if data[i])
+    if rest := data[start:stop].lstrip(b"\0"):
+        offset = min(stop, len(data)) - len(rest)
         raise DamagedError(
             "block-zero", f"{place}, byte {offset}", expected="zero", found=f"{data[offset]:#04x}"
         )

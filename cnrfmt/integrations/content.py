@@ -25,6 +25,8 @@ Json = Any
 
 SLICE_BYTES = 4 << 20
 """Bytes of rows that are read, or written, at a time."""
+TILE = 1024
+"""Rows and columns of a table in Fortran order that are turned round at a time."""
 MAX_ARRAYS = limits.MAX_TABLES + limits.MAX_DENSE
 """How many arrays a foreign file may have: more don't fit into a container either."""
 RULE = "foreign-file"
@@ -89,9 +91,9 @@ class FileArray:
         *,
         fortran: bool = False,
     ) -> None:
-        self._file, self._place, self._offset = file, place, offset
+        self._file, self.place, self._offset = file, place, offset
         self.dtype, self.shape = np.dtype(dtype), shape
-        self._fortran = fortran and len(shape) > 1
+        self.fortran = fortran and len(shape) > 1
         check_shape(shape, self.dtype.itemsize, place)
 
     @property
@@ -105,25 +107,33 @@ class FileArray:
         found = POSIX.pread_into(self._file.fileno(), start, out.view(np.uint8))
         if found != out.nbytes:
             raise damaged(
-                self._place, expected=f"{out.nbytes} bytes from byte {start}", found=f"{found}"
+                self.place, expected=f"{out.nbytes} bytes from byte {start}", found=f"{found}"
             )
-        return check_booleans(out, self._place)
+        return check_booleans(out, self.place)
 
     def __getitem__(self, key: slice | tuple[()]) -> Array:
         if not isinstance(key, slice):
-            order: Literal["F", "C"] = "F" if self._fortran else "C"
+            order: Literal["F", "C"] = "F" if self.fortran else "C"
             return self._read(0, math.prod(self.shape)).reshape(self.shape, order=order)
         start, stop, step = key.indices(self.shape[0])
         if step != 1:
-            raise UsageError(f"{self._place}: only slices with a step of 1 can be read")
+            raise UsageError(f"{self.place}: only slices with a step of 1 can be read")
         count = max(0, stop - start)
         width = math.prod(self.shape[1:])
-        if not self._fortran:
+        if not self.fortran:
             return self._read(start * width, count * width).reshape(count, *self.shape[1:])
-        columns = np.empty((width, count), self.dtype)
-        for number, column in enumerate(columns):
-            column[:] = self._read(number * self.shape[0] + start, count)
+        columns = self.columns(slice(0, width), slice(start, stop))
         return columns.T.reshape((count, *self.shape[1:]), order="F")
+
+    def columns(self, columns: slice, rows: slice) -> Array:
+        """Columns of an array in Fortran order, `columns x rows`, each cut to some rows."""
+        out = np.empty((columns.stop - columns.start, max(0, rows.stop - rows.start)), self.dtype)
+        if out.shape[1] == self.shape[0]:
+            out[:] = self._read(columns.start * self.shape[0], out.size).reshape(out.shape)
+        else:
+            for number, column in enumerate(out, columns.start):
+                column[:] = self._read(number * self.shape[0] + rows.start, out.shape[1])
+        return out
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         if copy is False:
@@ -159,6 +169,20 @@ class Spool:
             position += memoryview(piece).nbytes
         self._end = position
         return FileArray(self._file, place, start, dtype, shape, fortran=fortran)
+
+    def turned(self, array: FileArray) -> FileArray:
+        """A copy in C order of a wide table in Fortran order, each of whose rows lies all over the file."""
+        rows, width = array.shape
+        kept = self.keep((), array.place, array.dtype, array.shape)
+        # Nothing is kept yet: the array starts where the file ends.
+        start, self._end = self._end, self._end + rows * width * array.dtype.itemsize
+        for down in slices(rows, TILE):
+            for across in slices(width, TILE):
+                block = np.ascontiguousarray(array.columns(across, down).T).view(np.uint8)
+                for number, row in enumerate(block, down.start):
+                    at = start + (number * width + across.start) * array.dtype.itemsize
+                    POSIX.pwrite(self._file.fileno(), at, row)
+        return kept
 
     def mapped(self, array: Any, place: str) -> Array:
         """A copy of a large array of any shape that needs no memory of its own: a mapped file."""

@@ -49,6 +49,9 @@ def convert(
     become tables named by their full path in the file, and all the rest becomes dense state. Towards a file, a version
     is decoded to plain arrays; `cnrfmt.integrations.scheme` says how keys, further columns and metadata are kept.
 
+    HDF5 files are read by the HDF5 library, which isn't proof against files that were made to crash it: convert
+    those of strangers in a process of its own.
+
     Parameters
     ----------
     source, target

@@ -4,6 +4,10 @@ A dataset's name is its full path, as in ``layers/embedding/vars/0``. Groups, at
 empty dataspaces become the user metadata ``hdf5``, from which they are written again. HDF5 has no
 bfloat16 and no float8: they are stored as unsigned integers with an attribute ``cnrfmt_dtype`` that
 names the type.
+
+The HDF5 library itself reads the file, and its makers don't promise that it survives one that was made to
+harm: what it reports becomes one of our errors, but it may crash on a file that isn't to be trusted. No link
+or dataset that leads to another file is followed.
 """
 
 from __future__ import annotations

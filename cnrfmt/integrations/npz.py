@@ -25,6 +25,7 @@ from cnrfmt import dtypes
 from cnrfmt.errors import CnrError, UnsupportedError, UsageError
 from cnrfmt.integrations.content import (
     MAX_ARRAYS,
+    TILE,
     Array,
     Export,
     FileArray,
@@ -225,13 +226,16 @@ def _read_member(
             if header.dtype != _carrier(kind):
                 raise damaged(place, expected=_carrier(kind), found=header.dtype)
         pieces = iter(lambda: member.read(_PIECE), b"")
-        if info.compress_type != zipfile.ZIP_STORED:
-            return spool.keep(pieces, place, kind, header.shape, fortran=header.fortran)
-        for _ in pieces:
-            # zipfile checks the sum at the end.
-            pass
-    offset = _data_offset(file, info, place) + header.length
-    return FileArray(file, place, offset, kind, header.shape, fortran=header.fortran)
+        if info.compress_type == zipfile.ZIP_STORED:
+            for _ in pieces:
+                # zipfile checks the sum at the end.
+                pass
+            offset = _data_offset(file, info, place) + header.length
+            array = FileArray(file, place, offset, kind, header.shape, fortran=header.fortran)
+        else:
+            array = spool.keep(pieces, place, kind, header.shape, fortran=header.fortran)
+    wide = array.fortran and array.ndim == 2 and array.shape[1] > TILE
+    return spool.turned(array) if wide else array
 
 
 def _data_offset(file: BinaryIO, info: zipfile.ZipInfo, place: str) -> int:

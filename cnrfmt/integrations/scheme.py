@@ -166,7 +166,8 @@ def _noted_dense(entry: DenseNotes, arrays: dict[str, Any], spool: Spool, place:
 
 def _as_dense(array: Any, spool: Spool, place: str) -> Any:
     dtypes.name_of(array.dtype, what=place)
-    if check_shape(array.shape, array.dtype.itemsize, place) >= _MAPPED:
+    in_rows = not getattr(array, "fortran", False)
+    if in_rows and check_shape(array.shape, array.dtype.itemsize, place) >= _MAPPED:
         return spool.mapped(array, place)
     # A 0-dim array would give a scalar, which dense state takes for JSON.
     return check_booleans(np.asarray(array[()]), place)

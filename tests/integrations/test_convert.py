@@ -13,7 +13,9 @@ import torch
 
 import cnrfmt
 from cnrfmt.errors import StorageError, UsageError, VersionNotFoundError
+from cnrfmt.integrations import content as content_module
 from cnrfmt.integrations import convert as module
+from cnrfmt.integrations import scheme
 from cnrfmt.integrations.convert import convert
 from cnrfmt.storage.fs import PosixFs
 from tests.integrations.support import COLUMN_TYPES, bits, content, dtype_of, every_bit_pattern
@@ -37,6 +39,17 @@ def test_everything_comes_back_bit_for_bit(model: Path, tmp_path: Path, suffix: 
     convert(back, second)
     if suffix != "h5":
         assert second.read_bytes() == out.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", FILES)
+def test_large_dense_arrays_are_mapped(
+    model: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheme, "_MAPPED", 30)
+    monkeypatch.setattr(content_module, "SLICE_BYTES", 64)
+    convert(model, tmp_path / f"out.{suffix}")
+    convert(tmp_path / f"out.{suffix}", tmp_path / "back.cnr")
+    assert content(tmp_path / "back.cnr") == content(model)
 
 
 @pytest.mark.parametrize("suffix", FILES)

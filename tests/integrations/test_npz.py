@@ -73,17 +73,21 @@ def test_what_numpy_saves(tmp_path: Path, visitors: cnrfmt.TableData, save: Any)
             assert bits(found[name]) == bits(array)
 
 
-def test_large_tables_in_fortran_order_come_in_slices(tmp_path: Path) -> None:
-    table = np.arange(3_000_000, dtype=np.int32).reshape(-1, 6)
-    dense = np.arange(2**24 + 16, dtype=np.float32).reshape(4, -1, 2)
-    np.savez(tmp_path / "a.npz", table=np.asfortranarray(table), dense=np.asfortranarray(dense))
-    np.savez_compressed(tmp_path / "b.npz", table=np.asfortranarray(table))
-    convert(tmp_path / "a.npz", tmp_path / "a.cnr")
-    convert(tmp_path / "b.npz", tmp_path / "b.cnr")
-    with cnrfmt.open(tmp_path / "a.cnr") as ck:
-        assert bits(ck.dense["dense"]) == bits(dense)
-    for name in ("a.cnr", "b.cnr"):
-        assert bits(cnrfmt.load(tmp_path / name)["table"]) == bits(table)
+def test_large_tables_in_fortran_order(tmp_path: Path) -> None:
+    arrays = {
+        "tall": np.arange(3_000_000, dtype=np.int32).reshape(-1, 6),
+        "wide": np.arange(3_000_000, dtype=np.int32).reshape(6, -1),
+        "square": np.arange(2_500_000, dtype=np.int16).reshape(1250, -1),
+        "cube": np.arange(120_000, dtype=np.float32).reshape(4, -1, 2),
+    }
+    fortran = {name: np.asfortranarray(array) for name, array in arrays.items()}
+    np.savez(tmp_path / "a.npz", **fortran)
+    np.savez_compressed(tmp_path / "b.npz", **fortran)
+    for name in ("a", "b"):
+        convert(tmp_path / f"{name}.npz", tmp_path / f"{name}.cnr")
+        with cnrfmt.open(tmp_path / f"{name}.cnr") as ck:
+            found = {**{n: table[...] for n, table in ck.items()}, **ck.dense}
+            assert {n: bits(a) for n, a in found.items()} == {n: bits(a) for n, a in arrays.items()}
 
 
 def test_headers_of_other_writers(tmp_path: Path) -> None:
