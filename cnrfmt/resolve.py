@@ -21,7 +21,6 @@ from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.format.toc import Part, RowSet, TableEntry
 from cnrfmt.segment_reader import SegmentReader
 
-
 _STREAM = 64 << 10
 """Runs of stored bytes from this length on are read rather than faulted into a mapping."""
 _BATCH = 4096

@@ -159,7 +159,7 @@ class SegmentReader:
                 target[edge - offset : edge_stop - offset] = data[edge - start : edge_stop - start]
 
     def scratch(self, length: int) -> Bytes:
-        """This thread's buffer for bytes that are decoded at once; the next call overwrites it."""
+        """The buffer of this thread for bytes that are decoded at once; its next call overwrites them."""
         buffer: Bytes | None = getattr(_LOCAL, "buffer", None)
         if buffer is None or len(buffer) < length:
             buffer = _LOCAL.buffer = np.empty(length, np.uint8)
