@@ -36,9 +36,23 @@ def run(threads: int) -> Callable[[Callable[[T], None], Iterable[T]], None]:
             for item in todo:
                 work(item)
             return
-        with ThreadPoolExecutor(min(threads, len(todo)), "cnrfmt") as pool:
-            for _ in pool.map(work, todo):
-                pass
+        # Each thread takes the next item when it is ready: a future for each would cost more than small work does.
+        waiting = iter(todo)
+
+        def drain() -> None:
+            try:
+                for item in waiting:
+                    work(item)
+            except BaseException:
+                todo.clear()  # Nothing is left for the others.
+                raise
+
+        helpers = min(threads, len(todo)) - 1
+        with ThreadPoolExecutor(helpers, "cnrfmt") as pool:
+            futures = [pool.submit(drain) for _ in range(helpers)]
+            drain()
+            for future in futures:
+                future.result()
 
     return each
 

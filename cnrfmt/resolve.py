@@ -54,6 +54,11 @@ class Layer:
         ids = self.segment.ids(self.row_set)
         return ids[: int(np.searchsorted(ids, self.limit))] if self.row_set.last >= self.limit else ids
 
+    def load_ids(self) -> None:
+        """Decodes the row index, if there is one, for everybody who asks later."""
+        if not self.is_range:
+            _ = self.ids
+
     @property
     def stop(self) -> int:
         """Behind the last row of a range."""
@@ -64,14 +69,12 @@ class Layer:
         assert self.part is not None
         whole = out if self.part.elements == self.elements else self._whole_rows(len(out), out.dtype)
         offset, length = self._span(position, len(out))
-        code = coder(self.part.layout)
-        if length < _STREAM:
-            data, start = self.segment.fetch_range(offset, length)
-            code.decode_range(data, offset - start, whole)
-        elif isinstance(self.part.layout, RawLayout):
+        if length >= _STREAM and isinstance(self.part.layout, RawLayout):
             self.segment.read_into(offset, whole.reshape(-1).view(np.uint8))
         else:
-            code.decode_range(self._stored(offset, length), 0, whole)
+            fetch = self.segment.fetch_range if length < _STREAM else self.segment.read_scratch
+            data, start = fetch(offset, length)
+            coder(self.part.layout).decode_range(data, offset - start, whole)
         if whole is not out:
             out[:] = self._cut(whole)
 
@@ -94,17 +97,13 @@ class Layer:
         if length < _STREAM or len(positions) * _SPARSE < last - first:
             self.decode_rows(positions, out, targets)
         else:
-            self._decode(self._stored(offset, length), (positions - first) * self.part.row_bytes, out, targets)
+            data, start = self.segment.read_scratch(offset, length)
+            self._decode(data, (positions - first) * self.part.row_bytes + (offset - start), out, targets)
 
     def _span(self, position: int, count: int) -> tuple[int, int]:
         assert self.part is not None
         row_bytes = self.part.row_bytes
         return self.segment.toc.sections[self.part.section][0] + position * row_bytes, count * row_bytes
-
-    def _stored(self, offset: int, length: int) -> Bytes:
-        data = self.segment.scratch(length)
-        self.segment.read_into(offset, data)
-        return data
 
     def _decode(self, data: Bytes, offsets: Ids, out: Array, targets: Ids) -> None:
         assert self.part is not None

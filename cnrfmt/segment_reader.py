@@ -21,7 +21,7 @@ Backend = Literal["mmap", "pread"]
 Verify = Literal["none", "touched", "all"]
 
 _VERIFY_STEP = 8 << 20
-_READ_STEP = 256 << 10
+_READ_STEP = 1 << 20
 """Bytes that are read and verified at a time, so that they are verified and decoded in the cache."""
 _FEW_PIECES = 8
 """Up to so many pieces are faulted into a mapping; more are quicker read."""
@@ -152,11 +152,20 @@ class SegmentReader:
             end = min(begin + step, last)
             view = target[begin * piece - offset : min(end * piece, stop) - offset]
             self.source.pread_into(begin * piece, view)
-            self._check(view, begin, begin, end)
+            self._check_read(view, begin, end)
         for edge, edge_stop in ((offset, first * piece), (min(last * piece, stop), stop)):
             if edge < edge_stop:
                 data, start = self.fetch_range(edge, edge_stop - edge)
                 target[edge - offset : edge_stop - offset] = data[edge - start : edge_stop - start]
+
+    def read_scratch(self, offset: int, length: int) -> tuple[Bytes, int]:
+        """As `fetch_range`, read anew into this thread's buffer; whole pieces, so that none is read twice."""
+        piece = self.trailer.piece_size
+        start = offset // piece * piece
+        end = min(-(-(offset + length) // piece) * piece, self.trailer.data_end)
+        buffer = self.scratch(end - start)
+        self.read_into(start, buffer)
+        return buffer, start
 
     def scratch(self, length: int) -> Bytes:
         """The buffer of this thread for bytes that are decoded at once; its next call overwrites them."""
@@ -201,6 +210,20 @@ class SegmentReader:
                 self._verified[pieces] = 1
         return buffer
 
+    def _check_read(self, data: Bytes, first: int, stop: int) -> None:
+        """Verifies the pieces first .. stop - 1, which were just read; marks count for a mapping alone."""
+        if self._map is not None and self._verified[first:stop].all():
+            return
+        from cnrfmt.kernels import xxh3
+
+        digests = self._digests_of(range(first // _DIGESTS_PER_NODE, (stop - 1) // _DIGESTS_PER_NODE + 1))
+        piece = self.trailer.piece_size
+        bad = xxh3.verify_range(data, first, stop, piece, np.uint64(self._seed), digests)
+        if bad >= 0:
+            self._raise_bad_piece(int(bad), int(digests[bad]))
+        if self._map is not None:
+            self._verified[first:stop] = 1
+
     def _check(self, data: Bytes, data_first: int, first: int, stop: int) -> None:
         if not self._all_verified and not self._verified[first:stop].all():
             self._check_pieces(data, data_first, np.arange(first, stop, dtype=np.int64))
@@ -225,19 +248,25 @@ class SegmentReader:
 
     def _piece_digests(self, pieces: Ids) -> Digests:
         """The digest section, its nodes that hold these pieces' digests verified."""
-        with self._lock:
-            if self._digests is None:
-                size = 8 * self.trailer.pieces
-                raw = (
-                    np.empty(size, np.uint8)
-                    if self._map is None
-                    else self._map[self.trailer.data_end : self.trailer.data_end + size]
-                )
-                self._digests = raw.view(np.uint64)
-            digests = self._digests
-        for node in np.unique(pieces // _DIGESTS_PER_NODE):
+        return self._digests_of(np.unique(pieces // _DIGESTS_PER_NODE).tolist())
+
+    def _digests_of(self, nodes: Iterable[int]) -> Digests:
+        """The digest section, these nodes of it verified."""
+        digests = self._digests
+        if digests is None:
+            with self._lock:
+                if self._digests is None:
+                    size = 8 * self.trailer.pieces
+                    raw = (
+                        np.empty(size, np.uint8)
+                        if self._map is None
+                        else self._map[self.trailer.data_end : self.trailer.data_end + size]
+                    )
+                    self._digests = raw.view(np.uint64)
+                digests = self._digests
+        for node in nodes:
             if not self._node_verified[node]:
-                self._check_node(int(node), digests.view(np.uint8))
+                self._check_node(node, digests.view(np.uint8))
         return digests
 
     def _check_node(self, node: int, section: Bytes) -> None:

@@ -303,7 +303,11 @@ class Table:
                 piece[...] = target
 
         starts = range(0, len(grid), per_chunk)
-        parallel.run(self._view.threads)(chunk, starts)
+        run = parallel.run(self._view.threads)
+        if len(starts) > 1:
+            # Else each thread would decode the row indexes of all layers for itself.
+            run(lambda layer: layer.load_ids(), [layer for strip in found for layer in strip.layers])
+        run(chunk, starts)
 
     def _decode_strip(self, strip: Strip, selection: range | Ids, start: int, out: Array) -> None:
         if not isinstance(selection, range):

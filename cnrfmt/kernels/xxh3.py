@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnrfmt.kernels._jit import helper, jit
-from cnrfmt.kernels._machine import load_u32, load_u64, multiply_fold, xxh3_lanes
+from cnrfmt.kernels._machine import load_u32, load_u64, multiply_fold, prefetch, xxh3_lanes
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -164,6 +164,17 @@ def _digest(data: Bytes, first: int, length: int, seed: np.uint64, lanes: Words)
     return _short(data, first, length, seed)
 
 
+@helper
+def _ask_for(data: Bytes, first: int, length: int) -> None:
+    """Ask for a piece that is hashed next.
+
+    The processor itself doesn't look beyond a page, so it would wait for the first lines of each piece.
+    """
+    if first + length <= len(data):
+        for line in range(0, length, 64):
+            prefetch(data, first + line)
+
+
 @jit
 def digest_pieces(data: Bytes, piece_size: int, first_seed: np.uint64, out: Words) -> None:
     """out[i] = digest of the bytes i * piece_size ... of `data`, under the seed first_seed + i.
@@ -174,6 +185,7 @@ def digest_pieces(data: Bytes, piece_size: int, first_seed: np.uint64, out: Word
     lanes = np.empty(8, np.uint64)
     for i in range(len(out)):
         at = i * piece_size
+        _ask_for(data, at + piece_size, piece_size)
         length = min(piece_size, len(data) - at)
         out[i] = _digest(data, at, length, np.uint64(first_seed) + np.uint64(i), lanes)
 
@@ -253,4 +265,22 @@ def verify_gathered(data: Bytes, piece_size: int, pieces: Ids, first_seed: np.ui
         seed = np.uint64(first_seed) + np.uint64(pieces[k])
         if _digest(data, at, length, seed, lanes) != digests[pieces[k]]:
             return int(pieces[k])
+    return -1
+
+
+@jit
+def verify_range(
+    data: Bytes, first: int, stop: int, piece_size: int, first_seed: np.uint64, digests: Words
+) -> int:
+    """Check the digests of the pieces first ... stop - 1, which `data` holds whole, one behind the other.
+
+    The last of them ends with `data` and may be short. Returns the first bad piece, or -1.
+    """
+    lanes = np.empty(8, np.uint64)
+    for piece in range(first, stop):
+        at = (piece - first) * piece_size
+        length = min(piece_size, len(data) - at)
+        seed = np.uint64(first_seed) + np.uint64(piece)
+        if _digest(data, at, length, seed, lanes) != digests[piece]:
+            return int(piece)
     return -1

@@ -188,3 +188,16 @@ def test_gathered_pieces(given: Give) -> None:
         damaged[512 * k + 32] ^= 4
         assert bad(damaged) == piece
     assert bad(np.concatenate([gathered[512:1024], gathered[:512], gathered[1024:]])) == 1
+
+
+def test_a_range_of_pieces(given: Give) -> None:
+    data = some_bytes(512 * 6 + 33)
+    digests = np.array(reference(data, 512, 2**64 - 4), np.uint64)
+    seed = np.uint64(2**64 - 4)
+    for first in range(7):
+        for stop in range(first + 1, 8):
+            part = data[512 * first : 512 * stop]
+            assert xxh3.verify_range(given(part), first, stop, 512, seed, given(digests)) == -1
+            damaged = part.copy()
+            damaged[-1] ^= 1
+            assert xxh3.verify_range(given(damaged), first, stop, 512, seed, given(digests)) == stop - 1
