@@ -178,16 +178,22 @@ class SegmentReader:
         """The rows of `row_bytes` bytes at these offsets, verified: an array and the offsets in it."""
         piece = self.trailer.piece_size
         data = self.data
-        touched = _touched(offsets, row_bytes, piece)
+        if data is not None and self._all_verified:
+            return data, offsets
+        from cnrfmt.kernels import xxh3
+
+        listed = np.empty(len(offsets) * ((row_bytes + piece - 2) // piece + 1), np.int64)
+        count = xxh3.pieces_of_rows(offsets, row_bytes, piece, self._verified, listed)
         if data is not None:
-            if self._all_verified or self._verified[touched].all():
+            if not count:
                 return data, offsets
-            touched = np.unique(touched)
-            if len(touched) < _FEW_PIECES:
-                self._check_pieces(data, 0, touched)
+            if count < _FEW_PIECES:
+                self._check_pieces(data, 0, listed[:count])
                 return data, offsets
-        else:
-            touched = np.unique(touched)
+            # The rows whose pieces are verified already are gathered with the others.
+            none = np.zeros_like(self._verified)
+            count = xxh3.pieces_of_rows(offsets, row_bytes, piece, none, listed)
+        touched = np.unique(listed[:count])
         buffer = self._gather(touched)
         # Rows that go on in the next piece find it right behind, since both were touched.
         slots = np.searchsorted(touched, offsets // piece)
@@ -402,15 +408,3 @@ class SegmentReader:
             )
             self._ids[row_set] = found
         return found
-
-
-def _touched(offsets: Ids, row_bytes: int, piece: int) -> Ids:
-    """The pieces that rows of `row_bytes` bytes at these offsets lie in, with repeats."""
-    first = offsets // piece
-    last = (offsets + (row_bytes - 1)) // piece
-    longest = int((last - first).max(initial=0))
-    if longest == 0:
-        return first
-    steps = np.arange(longest + 1, dtype=np.int64)
-    found: Ids = np.minimum(first[:, None] + steps, last[:, None]).ravel()
-    return found

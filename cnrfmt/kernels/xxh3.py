@@ -244,15 +244,6 @@ def pieces_of_rows(offsets: Ids, row_bytes: int, piece_size: int, verified: Byte
 
 
 @jit
-def all_verified(verified: Bytes, first: int, stop: int) -> bool:
-    """Whether each of the pieces first ... stop - 1 is marked."""
-    for piece in range(first, stop):  # noqa: SIM110, since numba has no all().
-        if not verified[piece]:
-            return False
-    return True
-
-
-@jit
 def verify_gathered(data: Bytes, piece_size: int, pieces: Ids, first_seed: np.uint64, digests: Words) -> int:
     """Check the digests of pieces that lie one behind the other in `data`, in the order of `pieces`.
 

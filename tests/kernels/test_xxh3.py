@@ -163,15 +163,6 @@ def test_pieces_of_rows(starts: list[int], row_bytes: int, marks: int, ascending
         assert listed == sorted(set(listed))
 
 
-def test_all_verified(given: Give) -> None:
-    verified = np.ones(10, np.uint8)
-    verified[6] = 0
-    verified = given(verified)
-    for first in range(10):
-        for stop in range(first, 11):
-            assert bool(xxh3.all_verified(verified, first, stop)) == (6 not in range(first, stop))
-
-
 def test_gathered_pieces(given: Give) -> None:
     data = some_bytes(512 * 6 + 33)
     digests = np.array(reference(data, 512, 2**64 - 4), np.uint64)

@@ -72,7 +72,13 @@ def sync_file(path: Path) -> None:
 
 
 def warm(path: Path) -> None:
-    """Reads a file, so that it is in the page cache if it fits."""
+    """Brings a file into the page cache by reading it from the disk, front to back.
+
+    What a program writes stays in the cache in blocks as large as its writes were, and the larger they are, the fewer
+    page faults does a mapping take. So all files are evicted first, and come back in the same way.
+    """
     with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while file.read(16 << 20):
             pass
