@@ -13,5 +13,5 @@ Bytes = npt.NDArray[np.uint8]
 """Bytes as they lie in a file, 1-D unless said otherwise."""
 Ids = npt.NDArray[np.int64]
 """Row ids, keys, or positions of rows."""
-Digests = npt.NDArray[np.uint64]
-"""XXH3-64 digests."""
+Words = npt.NDArray[np.uint64]
+"""Digests, or the words of row indexes and bitmaps."""

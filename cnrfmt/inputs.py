@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from cnrfmt import dtypes
+from cnrfmt.arrays import Array, Ids
 from cnrfmt.errors import UsageError
-
-Array = npt.NDArray[Any]
-Ids = npt.NDArray[np.int64]
 
 _WINDOW = 8 << 20
 """Bytes of a file-backed dataset that are read at a time, at the most, to pick rows out of it."""

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from cnrfmt.arrays import Bytes, Digests, Ids
+from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.encodings import row_ids
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits
@@ -99,7 +99,7 @@ class SegmentReader:
         self._verified = np.zeros(self.trailer.pieces, np.uint8)
         self._node_verified = bytearray(len(self.toc.nodes))
         self._all_verified = not verify
-        self._digests: Digests | None = None
+        self._digests: Words | None = None
         self._ids: dict[RowSet, Ids] = {}
         self._lock = threading.Lock()
 
@@ -252,11 +252,11 @@ class SegmentReader:
         if bad >= 0:
             self._raise_bad_piece(int(bad), int(digests[bad]))
 
-    def _piece_digests(self, pieces: Ids) -> Digests:
+    def _piece_digests(self, pieces: Ids) -> Words:
         """The digest section, its nodes that hold these pieces' digests verified."""
         return self._digests_of(np.unique(pieces // _DIGESTS_PER_NODE).tolist())
 
-    def _digests_of(self, nodes: Iterable[int]) -> Digests:
+    def _digests_of(self, nodes: Iterable[int]) -> Words:
         """The digest section, these nodes of it verified."""
         digests = self._digests
         if digests is None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cnrfmt import parallel
-from cnrfmt.arrays import Bytes, Digests, Ids
+from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.encodings import coder, row_ids
 from cnrfmt.format import limits
 from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
@@ -169,12 +169,12 @@ class _Stream:
         self._seed = seed_of(header.segment_id)
         self._position = 0
         self._carry = bytearray()
-        self._digests: list[Digests] = []
+        self._digests: list[Words] = []
         self._pieces = 0
         self._sections: list[tuple[int, int]] = []
         self._put(np.frombuffer(header.pack(), np.uint8))
 
-    def _put(self, data: Bytes, inner: Digests | None = None) -> None:
+    def _put(self, data: Bytes, inner: Words | None = None) -> None:
         """Appends bytes; `inner` are the digests of the whole pieces in them, if known already."""
         if inner is None:
             inner = self._inner(self._position, data)
@@ -195,7 +195,7 @@ class _Stream:
             self._pieces += 1
             self._carry.clear()
 
-    def _inner(self, position: int, data: Bytes) -> Digests:
+    def _inner(self, position: int, data: Bytes) -> Words:
         """The digests of the pieces that lie wholly in `data`, which starts at `position`."""
         head = -position % limits.PIECE
         count = max(0, len(data) - head) // limits.PIECE
@@ -234,7 +234,7 @@ class _Stream:
         encoding = coder(layout)
         per_chunk = max(1, _CHUNK // max(1, width * source.dtype.itemsize))
 
-        def encode(start: int) -> tuple[Bytes, Digests, Ids]:
+        def encode(start: int) -> tuple[Bytes, Words, Ids]:
             stop = min(start + per_chunk, count)
             rows = source.rows(start, stop) if order is None else source.take(order[start:stop])
             data, bad = encoding.encode(rows.reshape(stop - start, width))

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from cnrfmt.arrays import Array, Ids
 from cnrfmt.cli import output
 from cnrfmt.cli.options import Verbs, add_path, add_verb, add_version
 from cnrfmt.errors import MissingKeyError, UsageError
@@ -30,8 +30,6 @@ _EDGE = 3
 _NUMBER = re.compile(r"[+-]?\d+")
 _SLICE = re.compile(r"([+-]?\d+)?:([+-]?\d+)?(?::([+-]?\d+))?")
 
-Ids = npt.NDArray[np.int64]
-Array = npt.NDArray[Any]
 
 
 def add(verbs: Verbs) -> None:

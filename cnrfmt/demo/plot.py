@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from cnrfmt.arrays import Array
 from cnrfmt.demo.quality import TOP
 from cnrfmt.demo.store import PARTS, RAW_BITS
 from cnrfmt.errors import UsageError
@@ -29,7 +29,6 @@ _LABELS = {
     "dense": "dense state",
     "metadata": "metadata, digests, padding",
 }
-Array = npt.NDArray[Any]
 
 _FULL, _OURS, _DEATH = "#c8c8c8", "#0072b2", "#d55e00"
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from cnrfmt.arrays import Array
 from cnrfmt.kernels._jit import helper, jit
 
 FEATURES = 7
@@ -27,7 +27,6 @@ _ONE = np.float32(1)
 _ZERO = np.float32(0)
 _POPULARITY_SCALE = 0.2
 
-Array = npt.NDArray[Any]
 
 
 class Stream(NamedTuple):

@@ -6,15 +6,11 @@ from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings.raw import RawCoder
 from cnrfmt.encodings.rowwise import RowwiseCoder
 from cnrfmt.format.encoding import Layout, RawLayout
-
-Bytes = npt.NDArray[np.uint8]
-Ids = npt.NDArray[np.int64]
-Rows = npt.NDArray[Any]
 
 
 class Coder(Protocol):
@@ -31,16 +27,16 @@ class Coder(Protocol):
     def row_bytes(self, width: int) -> int:
         """Bytes of a row of `width` elements."""
 
-    def encode(self, rows: Rows) -> tuple[Bytes, Ids]:
+    def encode(self, rows: Array) -> tuple[Bytes, Ids]:
         """The bytes of rows (n, width) of `dtype`, and the positions of those that the encoding can't hold.
 
         The slots of such rows are zero bytes. The bytes may be a view of the rows.
         """
 
-    def decode_range(self, data: Bytes, offset: int, out: Rows) -> None:
+    def decode_range(self, data: Bytes, offset: int, out: Array) -> None:
         """Decodes the rows that follow each other in `data` from `offset` on."""
 
-    def decode_rows(self, data: Bytes, offsets: Ids, out: Rows, targets: Ids) -> None:
+    def decode_rows(self, data: Bytes, offsets: Ids, out: Array, targets: Ids) -> None:
         """Decodes the row at ``offsets[i]`` of `data` into ``out[targets[i]]``, for each i."""
 
     def find_padding(self, data: Bytes, offset: int, count: int, width: int) -> int:

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cnrfmt import dtypes
+from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.format.encoding import RawLayout
-
-Bytes = npt.NDArray[np.uint8]
-Ids = npt.NDArray[np.int64]
-Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -31,16 +27,16 @@ class RawCoder:
         """Bytes of a row of `width` elements."""
         return self.layout.row_bytes(width)
 
-    def encode(self, rows: Rows) -> tuple[Bytes, Ids]:
+    def encode(self, rows: Array) -> tuple[Bytes, Ids]:
         """A view of the rows where they are contiguous; every row can be held."""
         return _bytes_of(np.asarray(rows, self.dtype, order="C")), np.empty(0, np.int64)
 
-    def decode_range(self, data: Bytes, offset: int, out: Rows) -> None:
+    def decode_range(self, data: Bytes, offset: int, out: Array) -> None:
         """Copies the bytes."""
         target = _bytes_of(out)
         target[:] = data[offset : offset + len(target)]
 
-    def decode_rows(self, data: Bytes, offsets: Ids, out: Rows, targets: Ids) -> None:
+    def decode_rows(self, data: Bytes, offsets: Ids, out: Array, targets: Ids) -> None:
         """Copies the bytes of each row."""
         from cnrfmt.kernels import rows as kernel
 
@@ -57,7 +53,7 @@ class RawCoder:
         return -1
 
 
-def _bytes_of(rows: Rows) -> Bytes:
+def _bytes_of(rows: Array) -> Bytes:
     """The memory of a C-contiguous array, without a copy."""
     if not rows.flags.c_contiguous:
         raise ValueError("rows must be C-contiguous: a copy would be filled instead of them")

@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.errors import DamagedError
-
-Bytes = npt.NDArray[np.uint8]
-Ids = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 
 _GROUP = 128
 """Ids of a group of the packed code."""

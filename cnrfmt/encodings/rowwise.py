@@ -14,11 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cnrfmt import dtypes
+from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.format.encoding import RowwiseLayout
-
-Bytes = npt.NDArray[np.uint8]
-Ids = npt.NDArray[np.int64]
-Rows = npt.NDArray[Any]
 
 _CHUNK = 4 << 20
 """Bytes of encoded rows that a check looks at in one step."""
@@ -39,7 +36,7 @@ class RowwiseCoder:
         """Bytes of a row of `width` elements, parameters included."""
         return self.layout.row_bytes(width)
 
-    def encode(self, rows: Rows) -> tuple[Bytes, Ids]:
+    def encode(self, rows: Array) -> tuple[Bytes, Ids]:
         """Encodes; rows with a NaN or an infinity, or beyond the parameters' range, can't be held."""
         from cnrfmt.kernels import rowwise as kernel
 
@@ -54,7 +51,7 @@ class RowwiseCoder:
         positions = np.flatnonzero(bad) if failed else np.empty(0, np.int64)
         return out.reshape(-1), positions.astype(np.int64, copy=False)
 
-    def decode_range(self, data: Bytes, offset: int, out: Rows) -> None:
+    def decode_range(self, data: Bytes, offset: int, out: Array) -> None:
         """Decodes consecutive rows."""
         from cnrfmt.kernels import rowwise as kernel
 
@@ -63,7 +60,7 @@ class RowwiseCoder:
         else:
             kernel.decode_range_nbit(data, offset, self.layout.bits, out)
 
-    def decode_rows(self, data: Bytes, offsets: Ids, out: Rows, targets: Ids) -> None:
+    def decode_rows(self, data: Bytes, offsets: Ids, out: Array, targets: Ids) -> None:
         """Decodes rows from anywhere."""
         from cnrfmt.kernels import rowwise as kernel
 

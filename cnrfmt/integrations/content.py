@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from cnrfmt.arrays import Array
 from cnrfmt.errors import DamagedError, StorageError, UsageError
 from cnrfmt.format import limits
 from cnrfmt.integrations.notes import Notes
 from cnrfmt.storage.fs import POSIX
 
-Array = npt.NDArray[Any]
 Json = Any
 
 SLICE_BYTES = 4 << 20

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
+from cnrfmt.arrays import Array
 from cnrfmt.encodings.quantize import check_patterns
 from cnrfmt.errors import CnrError, StorageError, UsageError
-from cnrfmt.integrations.content import Array, Export, Format, Outgoing, check_room, damaged, spooling
+from cnrfmt.integrations.content import Export, Format, Outgoing, check_room, damaged, spooling
 from cnrfmt.integrations.scheme import Patterns, from_container, table_bytes, to_container
 from cnrfmt.plan import Quantization
 from cnrfmt.reader import open as open_checkpoint

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from cnrfmt import dtypes
+from cnrfmt.arrays import Array
 from cnrfmt.errors import CnrError, UsageError
 from cnrfmt.integrations import hdf5_attributes
 from cnrfmt.integrations.content import (
     MAX_ARRAYS,
-    Array,
     Export,
     Format,
     Incoming,

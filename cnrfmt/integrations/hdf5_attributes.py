@@ -12,14 +12,12 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cnrfmt import dtypes
+from cnrfmt.arrays import Array
 from cnrfmt.errors import UsageError
 from cnrfmt.format.limits import MAX_INTEGER
 from cnrfmt.integrations.strings import is_shape, pack_strings, texts_of, unpack_strings
-
-Array = npt.NDArray[Any]
 
 
 def to_json(attributes: Any, name: str) -> Any:

@@ -22,11 +22,11 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from cnrfmt import dtypes
+from cnrfmt.arrays import Array
 from cnrfmt.errors import CnrError, UnsupportedError, UsageError
 from cnrfmt.integrations.content import (
     MAX_ARRAYS,
     TILE,
-    Array,
     Export,
     FileArray,
     Format,

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 from cnrfmt import dtypes
+from cnrfmt.arrays import Array
 from cnrfmt.errors import UsageError
 from cnrfmt.format import limits, strict_json
 from cnrfmt.format.schema import WEIGHT
 from cnrfmt.integrations.content import (
-    Array,
     Export,
     Format,
     Incoming,

@@ -6,12 +6,10 @@ import math
 from typing import Any, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 
+from cnrfmt.arrays import Array
 from cnrfmt.errors import UsageError
 from cnrfmt.format import limits
-
-Array = npt.NDArray[Any]
 
 _MAX_TEXT = 16 << 20
 """Bytes from which on strings are kept as they are rather than as JSON."""

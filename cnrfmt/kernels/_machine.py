@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cnrfmt.arrays import Bytes, Words
 from cnrfmt.kernels._jit import INTERPRETED, helper
 from cnrfmt.kernels._numba import cgutils, intrinsic, ir, types
-
-Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
 
 # Of XXH3: the stripes between two scramblings, what the lanes are multiplied by then, and where in
 # the secret the part starts that meets the last stripe.

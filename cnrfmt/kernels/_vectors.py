@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cnrfmt.arrays import Bytes
 from cnrfmt.kernels._jit import INTERPRETED
 from cnrfmt.kernels._numba import cgutils, intrinsic, ir, types
 
-Bytes = npt.NDArray[np.uint8]
 Values = npt.NDArray[np.float32]
 
 _ALL_BUT_SIGN = 0x7FFFFFFF

@@ -8,13 +8,10 @@ rule of the format.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cnrfmt.arrays import Ids, Words
 from cnrfmt.kernels._jit import helper, jit
 from cnrfmt.kernels._machine import bit_length, ones, signed, trailing_zeros, unsigned
-
-Ids = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 
 GROUP = 128
 """Ids that share a bit width in `packed`."""

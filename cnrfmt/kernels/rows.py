@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.kernels._jit import jit
 from cnrfmt.kernels._machine import copy, prefetch_row
-
-Bytes = npt.NDArray[np.uint8]
-Table = npt.NDArray[np.uint8]
-Ids = npt.NDArray[np.int64]
 
 _SEARCHES = 16
 
 
 @jit
-def gather_rows(data: Bytes, offsets: Ids, row_bytes: int, out: Table, targets: Ids) -> None:
+def gather_rows(data: Bytes, offsets: Ids, row_bytes: int, out: Bytes, targets: Ids) -> None:
     """out[targets[k]] = the `row_bytes` bytes at offsets[k]."""
     flat = out.reshape(out.size)
     for k in range(len(offsets)):

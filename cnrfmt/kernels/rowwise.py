@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.kernels._halves import float_of, half_of
 from cnrfmt.kernels._jit import helper, jit
 from cnrfmt.kernels._machine import clear, load_u16, load_u32, prefetch_row, store
@@ -24,11 +25,8 @@ from cnrfmt.kernels._vectors import (
     quantise_8,
 )
 
-Bytes = npt.NDArray[np.uint8]
-Table = npt.NDArray[np.uint8]
 Values = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
 
 _INFINITE = 0x7F800000
 _EPSILON = np.float32(1e-8)
@@ -88,7 +86,7 @@ def _is_finite(x: np.float32) -> bool:
 
 
 @jit
-def encode_rows_8(rows: Rows, out: Table, bad: Bytes) -> int:
+def encode_rows_8(rows: Rows, out: Bytes, bad: Bytes) -> int:
     """Encode rows of float32 in 8 bits; `out` has dim + 8 bytes per row.
 
     A row that the encoding can't hold (NaN, infinity, a range that overflows) is set to 1 in `bad`
@@ -134,7 +132,7 @@ def encode_rows_8(rows: Rows, out: Table, bad: Bytes) -> int:
 
 
 @helper
-def _encode_nbit(rows: Rows, bits: int, out: Table, bad: Bytes) -> int:
+def _encode_nbit(rows: Rows, bits: int, out: Bytes, bad: Bytes) -> int:
     dim = rows.shape[1]
     per_byte = 8 // bits
     size = (dim + per_byte - 1) // per_byte
@@ -191,7 +189,7 @@ def _encode_nbit(rows: Rows, bits: int, out: Table, bad: Bytes) -> int:
 
 
 @jit
-def encode_rows_nbit(rows: Rows, bits: int, out: Table, bad: Bytes) -> int:
+def encode_rows_nbit(rows: Rows, bits: int, out: Bytes, bad: Bytes) -> int:
     """Encode rows of float32 in 4 or 2 bits; `out` has ceil(dim * bits / 8) + 4 bytes per row.
 
     A row that the encoding can't hold (NaN, infinity, bias or scale outside of half precision) is set

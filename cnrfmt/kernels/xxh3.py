@@ -6,14 +6,10 @@ Bytes are read in the machine's order, which is the format's: little-endian.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.kernels._jit import helper, jit
 from cnrfmt.kernels._machine import load_u32, load_u64, multiply_fold, prefetch, xxh3_lanes
-
-Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
-Ids = npt.NDArray[np.int64]
 
 # The default secret of the definition.
 _SECRET = np.frombuffer(
