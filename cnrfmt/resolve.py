@@ -160,12 +160,18 @@ class Strip:
         stop = start + count
         claimed = np.zeros(count, np.uint8)
         positions, targets = np.empty(count, np.int64), np.empty(count, np.int64)
+        picked: list[tuple[Layer, Ids, Ids]] = []
         left = count
+        floor = None
         for layer in self.layers:
             if layer.is_range:
                 a, b = max(start, layer.row_set.first), min(stop, layer.stop)
                 if a >= b:
                     continue
+                if (a, b) == (start, stop) and 2 * left >= count:
+                    # Most rows are this layer's: it is decoded as a run, and the newer rows are put over it.
+                    floor, left = layer, 0
+                    break
                 n = kernel.unclaimed(claimed[a - start : b - start], targets)
                 claimed[a - start : b - start] = 1
                 targets[:n] += a - start
@@ -177,12 +183,17 @@ class Strip:
                 n = kernel.claim(layer.ids[a:b], start, claimed, positions, targets)
                 positions[:n] += a
             if n:
-                layer.decode_near(positions[:n], out, targets[:n])
+                picked.append((layer, positions[:n].copy(), targets[:n].copy()))
                 left -= n
                 if not left:
-                    return
-        n = kernel.unclaimed(claimed, targets)
-        out[targets[:n]] = self.fill
+                    break
+        if floor is not None:
+            floor.decode_range(start - floor.row_set.first, out)
+        elif left:
+            n = kernel.unclaimed(claimed, targets)
+            out[targets[:n]] = self.fill
+        for layer, found, into in picked:
+            layer.decode_near(found, out, into)
 
     def read_ids(self, ids: Ids, out: Array) -> None:
         """Decodes the rows of these ids, in any order and with repeats, into `out`."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from cnrfmt.view import View
 
 _CHUNK = 4 << 20
+"""Bytes of decoded rows that one thread makes at a time, for each layer of the chain ..."""
+_MOST_LAYERS = 4
+"""... up to this many."""
 
 
 class Changes(NamedTuple):
@@ -288,7 +291,9 @@ class Table:
         found = self._column_strips(schema)
         width = schema.width(self._schema.dim)
         grid = result.reshape(len(result), width)
-        per_chunk = max(1, _CHUNK // max(1, width * stored.itemsize))
+        # The more layers there are to go through for each chunk, the larger it should be.
+        chunk_bytes = _CHUNK * min(_MOST_LAYERS, max(len(strip.layers) for strip in found))
+        per_chunk = max(1, chunk_bytes // max(1, width * stored.itemsize))
 
         def chunk(start: int) -> None:
             piece = grid[start : start + per_chunk]
