@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -250,9 +251,14 @@ def _column_schema(
         )
     dtype = dtypes.name_of(source.dtype, column=True, what=what)
     try:
-        value = np.asarray(fill).astype(dtypes.dtype_of(dtype), casting="unsafe")
-    except (TypeError, ValueError) as error:
+        with np.errstate(all="ignore"):
+            value = np.asarray(fill).astype(dtypes.dtype_of(dtype), casting="unsafe")
+        given, kept = float(fill), float(value)
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{what}: fill {fill!r} is no {dtype}: {error}") from None
+    whole = np.dtype(value.dtype).kind in "iu"
+    if (whole and given != kept) or (math.isfinite(given) and not math.isfinite(kept)):
+        raise UsageError(f"{what}: fill {fill!r} is no {dtype}; it would become {kept:g}")
     return ColumnSchema(column, dtype, len(source.shape) == 1, value.tobytes())
 
 

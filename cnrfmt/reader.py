@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,7 +16,7 @@ from cnrfmt import parallel
 from cnrfmt.arrays import Array
 from cnrfmt.errors import DamagedError, MissingKeyError, UsageError, VersionNotFoundError
 from cnrfmt.format.manifest import Manifest, Retained, parse_manifest
-from cnrfmt.segment_reader import Backend, Verify
+from cnrfmt.segment_reader import Backend, SegmentReader, Verify
 from cnrfmt.storage.container import Container, open_container
 from cnrfmt.storage.fs import Fs
 from cnrfmt.table import Changes, Table
@@ -50,12 +52,14 @@ class Checkpoint(Mapping[str, Table]):
         digest: str | None,
         fs: Fs | None,
     ) -> None:
-        self.path = path
+        # Whoever changes the working directory goes on with the same container.
+        self.path = os.path.abspath(path)
         self._options, self._fs = options, fs
         self._pinned = version is not None
-        self._container = open_container(path, fs)
-        self._containers = [self._container]
-        self._views: list[View] = []
+        self._container = open_container(self.path, fs)
+        # A view lives as long as somebody holds one of its tables; its files are let go of with it.
+        self._views: weakref.WeakSet[View] = weakref.WeakSet()
+        self._refreshing = threading.Lock()
         try:
             self._head = self._read_head(self._container)
             manifest = self._head if version is None else self._manifest_of(version)
@@ -72,7 +76,7 @@ class Checkpoint(Mapping[str, Table]):
                     found=f"{manifest.digest:016x}",
                     advice="another state was put in the place of the pinned one, or the pin is old",
                 )
-            self._view = self._open_view(self._container, manifest)
+            self._show(self._open_view(self._container, manifest, {}))
         except BaseException:
             self.close()
             raise
@@ -117,15 +121,14 @@ class Checkpoint(Mapping[str, Table]):
         data = self._container.read_manifest(retained)
         return self._parse(self._container, data, retained.version, retained.digest)
 
-    def _open_view(self, container: Container, manifest: Manifest) -> View:
-        known = {}
-        if self._views and self._views[-1].container is container:
-            known = dict(self._views[-1].segments)
-        view = View(
-            container, manifest, self._options, known=known, manifest_of=self._manifest_of
-        )
-        self._views.append(view)
+    def _open_view(self, container: Container, manifest: Manifest, known: dict[bytes, SegmentReader]) -> View:
+        view = View(container, manifest, self._options, known=known, manifest_of=self._manifest_of)
+        self._views.add(view)
         return view
+
+    def _show(self, view: View) -> None:
+        self._view = view
+        self._tables = {schema.name: Table(view, schema) for schema in view.manifest.tables}
 
     @property
     def version(self) -> int:
@@ -170,26 +173,31 @@ class Checkpoint(Mapping[str, Table]):
     def __getitem__(self, name: str) -> Table:
         self._view.check_open()
         try:
-            return self._view.tables[name]
+            return self._tables[name]
         except KeyError:
-            names = ", ".join(map(repr, list(self._view.tables)[:10])) or "none"
+            names = ", ".join(map(repr, list(self._tables)[:10])) or "none"
             raise MissingKeyError(
                 f"{self.path}: no table {name!r} in version {self.version}; it has {names}"
             ) from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._view.tables)
+        return iter(self._tables)
 
     def __len__(self) -> int:
-        return len(self._view.tables)
+        return len(self._tables)
 
     def refresh(self) -> Refreshed | None:
         """Moves on to the head if it is newer, and says what changed; None if there is nothing newer.
 
         Tables that were taken before stay at their version, and stay valid until the checkpoint is closed.
-        A checkpoint that was opened at a given version moves on to the head, too. Raises `DamagedError` where
+        A checkpoint that was opened at a given version moves on to the head, too.
+        Threads may call it at once. Raises `DamagedError` where
         the container was exchanged for another one or went back to an older version.
         """
+        with self._refreshing:
+            return self._refresh()
+
+    def _refresh(self) -> Refreshed | None:
         self._view.check_open()
         container = open_container(self.path, self._fs)
         try:
@@ -201,39 +209,37 @@ class Checkpoint(Mapping[str, Table]):
                 raise DamagedError(
                     "manifest-identity",
                     self.path,
-                    expected=f"container {self._head.container_id.hex()} at version "
-                    f"{self._head.version} or later",
+                    expected=f"container {self._head.container_id.hex()} at version {self._head.version} or later",
                     found=f"container {head.container_id.hex()} at version {head.version}",
                     advice="another container was put in its place: open it anew if that is meant",
                 )
-            if head.version == self.version and head.digest == self._view.manifest.digest:
-                if container is not self._container:
-                    container.close()
+            before, old = self._view, self._tables
+            if head.version == self.version and head.digest == before.manifest.digest:
                 return None
-            before = self._view
-            if container is not self._container:
-                self._containers.append(container)
-            self._container, self._head = container, head
-            self._view = self._open_view(container, head)
+            same = container is self._container
+            view = self._open_view(container, head, dict(before.segments) if same else {})
         except BaseException:
-            if container not in self._containers:
+            if container is not self._container:
                 container.close()
             raise
-        old, new = before.tables, self._view.tables
+        if not same:
+            # What was opened of the old one stays open for as long as its tables are held.
+            self._container.close()
+        self._container, self._head = container, head
+        self._show(view)
         return Refreshed(
             before.manifest.version,
             head.version,
-            {name: t.changed(before.manifest.version) for name, t in new.items()},
-            tuple(name for name in new if name not in old),
-            tuple(name for name in old if name not in new),
+            {name: t.changed(before.manifest.version) for name, t in self._tables.items()},
+            tuple(name for name in self._tables if name not in old),
+            tuple(name for name in old if name not in self._tables),
         )
 
     def close(self) -> None:
         """Lets go of files and maps; tables of this checkpoint can't be read afterwards."""
         for view in self._views:
             view.close()
-        for container in self._containers:
-            container.close()
+        self._container.close()
 
     def __enter__(self) -> Self:
         return self

@@ -208,12 +208,13 @@ class Table:
         if not schema.per_row:
             shape += (self._schema.dim,)
         shown = shape[1:] if single else shape
-        if out is not None and (out.shape != shown or not isinstance(out, np.ndarray)):
+        if out is not None and not (isinstance(out, np.ndarray) and out.shape == shown and out.flags.writeable):
             raise UsageError(
-                f"table {self.name!r}: out must be an array of shape {shown}, found {np.shape(out)}"
+                f"table {self.name!r}: out must be a writable numpy array of shape {shown}, "
+                f"found a {type(out).__name__} of shape {np.shape(out)}"
             )
         stored = dtypes.dtype_of(schema.dtype)
-        target = out.dtype if out is not None else np.dtype(dtype) if dtype is not None else stored
+        target = out.dtype if out is not None else self._dtype(dtype, stored)
         result = self._memory(shape, target) if out is None else out.reshape(shape)
         if out is not None and not np.shares_memory(result, out) and out.size:
             result = self._memory(shape, target)
@@ -223,6 +224,21 @@ class Table:
                 out[...] = result.reshape(shown)
             return out
         return result.reshape(shown)
+
+    def _dtype(self, dtype: npt.DTypeLike | None, stored: np.dtype[Any]) -> np.dtype[Any]:
+        try:
+            return stored if dtype is None else np.dtype(dtype)
+        except TypeError as error:
+            raise UsageError(f"table {self.name!r}: {dtype!r} is no dtype: {error}") from None
+
+    def __contains__(self, row: object) -> bool:
+        """Whether a row id or key is there."""
+        if not isinstance(row, int | np.integer):
+            return False
+        if not self.keyed:
+            return bool(0 <= row < len(self))
+        at = int(np.searchsorted(self._known_keys, row))
+        return at < len(self) and bool(self._known_keys[at] == row)
 
     def _memory(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         try:
@@ -244,6 +260,10 @@ class Table:
             return found if found.step == 1 else self._ids_at(np.array(found, np.int64)), False
         if isinstance(rows, bool | np.bool_ | str | bytes):
             raise UsageError(f"table {self.name!r}: rows can't be {rows!r}; give ids, a slice or a mask")
+        if isinstance(rows, tuple):
+            raise UsageError(f"table {self.name!r}: one index, of rows; use t[{list(rows)!r}] or t[row][element]")
+        if getattr(rows, "ndim", None) == 0 and not isinstance(rows, np.generic):
+            rows = as_ids(rows.reshape(1), f"table {self.name!r}: row id")[0]
         by_key = self.keyed and by == "id"
         if isinstance(rows, int | np.integer):
             number = int(rows)
@@ -254,7 +274,7 @@ class Table:
                     f"table {self.name!r} has rows 0 to {count - 1}, found {number}"
                 )
             return range(number % count, number % count + 1), True
-        if getattr(rows, "dtype", None) == np.bool_ or (
+        if str(getattr(rows, "dtype", "")) in ("bool", "torch.bool") or (
             isinstance(rows, list) and rows and all(isinstance(x, bool) for x in rows)
         ):
             mask = np.asarray(rows)

@@ -17,10 +17,11 @@ from cnrfmt.format.chain import check_chain
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.resolve import Steps, touched
 from cnrfmt.segment_reader import Backend, SegmentReader, Verify
-from cnrfmt.table import Changes, Table
+from cnrfmt.table import Changes
 
 if TYPE_CHECKING:
     from cnrfmt.storage.container import Container
+    from cnrfmt.table import Table
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,6 @@ class View:
         if options.verify == "all":
             for segment in self.segments.values():
                 segment.verify_all(parallel.run(options.threads))
-        self.tables = {schema.name: Table(self, schema) for schema in manifest.tables}
 
     @property
     def threads(self) -> int:
@@ -85,7 +85,6 @@ class View:
         """Lets go of the bytes."""
         self._closed = True
         self.segments.clear()
-        self.tables.clear()
 
     def steps_of(self, table_id: bytes, after: bytes | None = None) -> Steps:
         """What each step of the chain says of a table; only the steps after a state if one is given."""
@@ -119,7 +118,6 @@ class View:
         if since == self.manifest.version:
             return Changes(none, none, True)
         older = self._manifest_of(since)
-        everything = table.keys if table.keys is not None else np.arange(len(table), dtype=np.int64)
         states = {entry.to_state for entry in self.manifest.chain}
         before = None
         if older is not None:
@@ -128,9 +126,9 @@ class View:
             )
         replaced = older is not None and before is None and older.table(table.name) is not None
         if older is None or older.state not in states or replaced:
-            return Changes(everything, none, False)
+            return Changes(_everything(table), none, False)
         if before is None:
-            return Changes(everything, none, True)
+            return Changes(_everything(table), none, True)
         steps = self.steps_of(table.schema.table_id, after=older.state)
         rows = touched(steps)
         if table.keys is not None:
@@ -146,6 +144,10 @@ class View:
         grown = np.arange(lowest, len(table), dtype=np.int64)
         rows = np.union1d(rows[rows < len(table)], grown)
         return Changes(rows, np.arange(len(table), before.rows, dtype=np.int64), True)
+
+
+def _everything(table: Table) -> Ids:
+    return table.keys if table.keys is not None else np.arange(len(table), dtype=np.int64)
 
 
 def _tombstones(steps: Steps) -> Ids:

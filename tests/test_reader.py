@@ -378,3 +378,82 @@ def test_a_reader_that_forks_goes_on(saved: Path) -> None:
             os._exit(0 if ck["t"][...].tobytes() == expected else 1)
         assert os.waitpid(pid, 0)[1] == 0
         assert ck["t"][...].tobytes() == expected
+
+
+def test_a_reader_that_goes_on_lets_go_of_what_nobody_holds(tmp_path: Path) -> None:
+    path = tmp_path / "model.cnr"
+    cnrfmt.save(path, {"t": matrix(50)})
+
+    def handles() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with cnrfmt.open(path) as ck:
+        kept = ck["t"]
+        before = handles()
+        for version in range(1, 12):
+            cnrfmt.save(path, {"t": matrix(50, seed=version)})
+            assert ck.refresh() is not None
+            assert (ck["t"][...] == matrix(50, seed=version)).all()
+        assert handles() <= before + 4
+        assert (kept[...] == matrix(50)).all()
+
+
+def test_threads_may_refresh_at_once(path: Path) -> None:
+    cnrfmt.save(path, {"t": matrix(50)})
+    errors: list[BaseException] = []
+    with cnrfmt.open(path) as ck:
+
+        def work() -> None:
+            try:
+                for _ in range(60):
+                    ck.refresh()
+                    ck["t"][3]
+            except BaseException as error:
+                errors.append(error)
+
+        workers = [threading.Thread(target=work) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        for number in range(15):
+            cnrfmt.append(path, {"t": Rows([number], matrix(1))})
+        for worker in workers:
+            worker.join()
+        ck.refresh()
+        assert ck.version == 15
+    assert errors == []
+
+
+def test_refresh_costs_what_changed(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cnrfmt.save(path, {"t": TableData(matrix(4, 1))})
+    cnrfmt.append(path, {"t": Rows([], rows=1 << 40)})
+    monkeypatch.chdir(tmp_path)
+    with cnrfmt.open(path.name) as ck:
+        monkeypatch.chdir("/")
+        cnrfmt.append(path, {"t": Rows([1 << 39], matrix(1, 1))})
+        found = ck.refresh()
+        assert found is not None
+        assert found.changed["t"].rows.tolist() == [1 << 39]
+        with pytest.raises(cnrfmt.UsageError, match="don't fit into memory"):
+            ck["t"][...]
+
+
+def test_rows_asked_for_in_other_ways(saved: Path) -> None:
+    import torch
+
+    values = matrix()
+    with cnrfmt.open(saved) as ck:
+        t = ck["t"]
+        mask = torch.from_numpy(values[:, 0] > 0.5)
+        assert (t[mask] == values[mask.numpy()]).all()
+        assert (t[np.array(3)] == values[3]).all()
+        assert (t[torch.tensor(3)] == values[3]).all()
+        assert 3 in t
+        assert ROWS not in t
+        assert "a" not in t
+        for call in (lambda: t[1, 2], lambda: t.read(out=[1]), lambda: t.read(dtype="nope")):
+            with pytest.raises(cnrfmt.UsageError):
+                call()
+        out = np.empty((ROWS, DIM), F32)
+        out.flags.writeable = False
+        with pytest.raises(cnrfmt.UsageError, match="writable"):
+            t.read(out=out)

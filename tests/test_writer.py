@@ -314,3 +314,14 @@ def test_a_container_holds_a_bounded_number_of_versions(path: Path, monkeypatch:
             assert ck.versions == (1, 2, 3, 4)
             assert ck["t"].changed(since=0).exact is False
         assert cnrfmt.verify(path).sound
+
+
+@pytest.mark.parametrize(("dtype", "fill"), [(np.int32, 0.5), (F32, 1e300), (np.uint8, -1), (F32, "x")])
+def test_a_fill_that_would_be_changed_is_refused(path: Path, dtype: Any, fill: Any) -> None:
+    refused(path, "is no", cnrfmt.save, {"t": TableData(matrix(3, 2, dtype), fill=fill)})
+
+
+def test_a_step_may_be_a_number_of_numpy(path: Path) -> None:
+    cnrfmt.save(path, {"t": TableData(matrix(), fill=np.nan)}, step=np.int64(5))  # type: ignore[arg-type]
+    with cnrfmt.open(path) as ck:
+        assert ck.step == 5

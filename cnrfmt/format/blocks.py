@@ -138,7 +138,11 @@ class FileHeader:
             check_zero(page, BLOCK, PAGE, place)
         except DamagedError as error:
             raise DamagedError(
-                "file-header", error.place, expected=error.expected, found=error.found
+                "file-header",
+                error.place,
+                expected=error.expected,
+                found=error.found,
+                advice="this is no cnr container, or its first page is damaged",
             ) from None
         if not any(block[40:56]):
             raise DamagedError("file-header", place, expected="a container id", found="zero")
