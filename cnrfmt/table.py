@@ -204,7 +204,7 @@ class Table:
         self._view.check_open()
         schema = self._column(column)
         selection, single = self._select(rows, by)
-        shape: tuple[int, ...] = (_count(selection),)
+        shape: tuple[int, ...] = (len(selection),)
         if not schema.per_row:
             shape += (self._schema.dim,)
         shown = shape[1:] if single else shape
@@ -380,7 +380,3 @@ class _At:
 
     def __getitem__(self, key: int | slice | EllipsisType | Any) -> Array:
         return self._table.read(key, by="position")
-
-
-def _count(selection: range | Ids) -> int:
-    return len(selection)
