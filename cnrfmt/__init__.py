@@ -12,12 +12,14 @@ from cnrfmt.errors import (
     LockedError,
     MissingKeyError,
     StorageError,
+    TooLargeError,
     UnsupportedError,
     UsageError,
     VersionExpiredError,
     VersionNotFoundError,
 )
 from cnrfmt.reader import Checkpoint, Refreshed, load, open
+from cnrfmt.salvaging import Loss, Salvage, salvage
 from cnrfmt.table import Changes, Table
 from cnrfmt.tabledata import Deleted, Dropped, Rows, TableData
 from cnrfmt.verification import Finding, Report, verify
@@ -36,14 +38,17 @@ __all__ = [
     "Dropped",
     "Finding",
     "LockedError",
+    "Loss",
     "MissingKeyError",
     "Quantize",
     "Refreshed",
     "Report",
     "Rows",
+    "Salvage",
     "StorageError",
     "Table",
     "TableData",
+    "TooLargeError",
     "UnsupportedError",
     "UsageError",
     "VersionExpiredError",
@@ -52,6 +57,7 @@ __all__ = [
     "append",
     "load",
     "open",
+    "salvage",
     "save",
     "verify",
 ]

@@ -12,6 +12,7 @@ from cnrfmt.errors import DamagedError, UsageError
 from cnrfmt.format import limits, strict_json
 from cnrfmt.format.toc import DenseEntry
 from cnrfmt.inputs import as_array
+from cnrfmt.memory import Budget
 
 if TYPE_CHECKING:
     from cnrfmt.segment_reader import SegmentReader
@@ -49,11 +50,19 @@ def prepare(dense: Mapping[str, Any]) -> list[tuple[DenseEntry, np.ndarray[Any, 
     return found
 
 
-def read_dense(segment: SegmentReader) -> dict[str, Any]:
+def read_dense(segment: SegmentReader, budget: Budget) -> dict[str, Any]:
     """The dense state that a segment carries; arrays are private copies.
 
-    Raises `DamagedError`.
+    Raises `DamagedError`, or `TooLargeError` before anything is read.
     """
+    for entry in segment.toc.dense or ():
+        length = 0 if entry.section is None else segment.toc.sections[entry.section][1]
+        what = f"{segment.place}, dense entry {entry.name!r}"
+        if entry.kind == "json":
+            budget.take_json(length, what)
+        else:
+            # Bytes as they are read, and as they are given out.
+            budget.take(2 * length, what)
     return {entry.name: read_entry(segment, entry) for entry in segment.toc.dense or ()}
 
 

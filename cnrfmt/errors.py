@@ -3,6 +3,7 @@
 CnrError
 ├── UsageError             the call was wrong; nothing was written
 │   ├── MissingKeyError    a key or a row id that the table doesn't have
+│   ├── TooLargeError      it takes more memory than the caller allows, or than there is
 │   └── ChainTooLongError  the append would exceed the bound on a chain's length
 ├── DamagedError           the bytes break a rule of the specification
 ├── UnsupportedError       the file needs a feature that this release doesn't know
@@ -37,6 +38,37 @@ class MissingKeyError(UsageError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class TooLargeError(UsageError):
+    """A call takes more memory than its caller allows (``max_bytes``), or than the machine gives.
+
+    That is no damage: few bytes may say that very many rows read as the fill value.
+
+    Attributes
+    ----------
+    what
+        The table, or what else it is that is too large.
+    asked
+        Bytes that the call had come to when it was refused; None where the machine refused.
+    limit
+        The caller's ``max_bytes``; None where the machine refused.
+    """
+
+    def __init__(self, what: str, asked: int | None, limit: int | None) -> None:
+        self.what, self.asked, self.limit = what, asked, limit
+        if limit is None:
+            size = "" if asked is None else f"{asked} bytes "
+            text = f"{what}: {size}don't fit into memory; read a range of rows at a time"
+        else:
+            text = (
+                f"{what}: the call takes {asked} bytes by now, and max_bytes allows {limit}; "
+                "read a range of rows at a time, give an array as out, or allow more"
+            )
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TooLargeError, (self.what, self.asked, self.limit)
+
+
 class ChainTooLongError(UsageError):
     """One more delta would exceed the bound on a chain's length."""
 
@@ -63,7 +95,7 @@ class DamagedError(CnrError):
         *,
         expected: object,
         found: object,
-        advice: str = "run `cnrfmt verify` for all findings; restore the file from a copy",
+        advice: str = "run `cnrfmt verify` for all findings; restore it from a copy, or `cnrfmt salvage` what is sound",
     ) -> None:
         self.rule = rule
         self.place = place
@@ -119,7 +151,18 @@ class LockedError(CommitError):
 
 
 class CommitUnknownError(CnrError):
-    """Whether the commit happened couldn't be settled; read the head before going on."""
+    """Whether the commit happened couldn't be settled; read the head before going on.
+
+    Attributes
+    ----------
+    version
+        The version that may be committed.
+    commit_id
+        The id of the attempt: the version is this attempt's if its manifest has it (`Checkpoint.manifest`).
+    """
+
+    version: int | None = None
+    commit_id: bytes | None = None
 
 
 class StorageError(CnrError, OSError):

@@ -16,8 +16,9 @@ from cnrfmt import parallel
 from cnrfmt.arrays import Array
 from cnrfmt.errors import DamagedError, MissingKeyError, UsageError, VersionNotFoundError
 from cnrfmt.format.manifest import Manifest, Retained, parse_manifest
+from cnrfmt.memory import Budget, check_limit, guarded
 from cnrfmt.segment_reader import Backend, SegmentReader, Verify
-from cnrfmt.storage.container import Container, open_container
+from cnrfmt.storage.container import Container, open_container, path_text
 from cnrfmt.storage.fs import Fs
 from cnrfmt.table import Changes, Table
 from cnrfmt.tabledata import TableData
@@ -51,18 +52,18 @@ class Checkpoint(Mapping[str, Table]):
         options: ReadOptions,
         digest: str | None,
         fs: Fs | None,
+        budget: Budget,
     ) -> None:
         # Whoever changes the working directory goes on with the same container.
         self.path = os.path.abspath(path)
         self._options, self._fs = options, fs
-        self._pinned = version is not None
         self._container = open_container(self.path, fs)
         # A view lives as long as somebody holds one of its tables; its files are let go of with it.
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
         self._refreshing = threading.Lock()
         try:
-            self._head = self._read_head(self._container)
-            manifest = self._head if version is None else self._manifest_of(version)
+            self._head = self._read_head(self._container, budget)
+            manifest = self._head if version is None else self._manifest_of(version, budget)
             if manifest is None:
                 raise VersionNotFoundError(
                     f"{path}: version {version} isn't retained; retained are "
@@ -76,33 +77,16 @@ class Checkpoint(Mapping[str, Table]):
                     found=f"{manifest.digest:016x}",
                     advice="another state was put in the place of the pinned one, or the pin is old",
                 )
-            self._show(self._open_view(self._container, manifest, {}))
+            self._show(self._open_view(self._container, manifest, {}, budget))
         except BaseException:
             self.close()
             raise
 
-    def _read_head(self, container: Container) -> Manifest:
-        data, version, digest = container.head()
-        return self._parse(container, data, version, digest)
+    def _read_head(self, container: Container, budget: Budget) -> Manifest:
+        data, version, _ = container.head()
+        return _parse(container, data, version, budget)
 
-    def _parse(self, container: Container, data: bytes, version: int, digest: int | None) -> Manifest:
-        place = f"{container.path}, manifest of version {version}"
-        manifest = parse_manifest(data, place)
-        known = container.container_id or manifest.container_id
-        if (manifest.version, manifest.container_id) != (version, known):
-            raise DamagedError(
-                "manifest-identity",
-                place,
-                expected=f"version {version} of container {known.hex()}",
-                found=f"version {manifest.version} of container {manifest.container_id.hex()}",
-            )
-        if digest is not None and manifest.digest != digest:
-            raise DamagedError(
-                "manifest-digest", place, expected=f"{digest:016x}", found=f"{manifest.digest:016x}"
-            )
-        return manifest
-
-    def _manifest_of(self, version: int) -> Manifest | None:
+    def _manifest_of(self, version: int, budget: Budget) -> Manifest | None:
         """The manifest of a version of the head's history; None if it was committed but isn't retained."""
         if isinstance(version, bool) or not isinstance(version, int | np.integer):
             raise UsageError(f"a version is an integer, found {version!r}")
@@ -114,15 +98,27 @@ class Checkpoint(Mapping[str, Table]):
             )
         for retained in self._head.versions:
             if retained.version == version:
-                return self._read_retained(retained)
+                return self._read_retained(retained, budget)
         return None
 
-    def _read_retained(self, retained: Retained) -> Manifest:
+    def _read_retained(self, retained: Retained, budget: Budget) -> Manifest:
         data = self._container.read_manifest(retained)
-        return self._parse(self._container, data, retained.version, retained.digest)
+        manifest = _parse(self._container, data, retained.version, budget)
+        if manifest.container_id != self._head.container_id:
+            raise DamagedError(
+                "manifest-identity",
+                f"{self._container.path}, manifest of version {retained.version}",
+                expected=f"container {self._head.container_id.hex()}",
+                found=f"container {manifest.container_id.hex()}",
+            )
+        return manifest
 
-    def _open_view(self, container: Container, manifest: Manifest, known: dict[bytes, SegmentReader]) -> View:
-        view = View(container, manifest, self._options, known=known, manifest_of=self._manifest_of)
+    def _open_view(
+        self, container: Container, manifest: Manifest, known: dict[bytes, SegmentReader], budget: Budget
+    ) -> View:
+        view = View(
+            container, manifest, self._options, known=known, manifest_of=self._manifest_of, budget=budget
+        )
         self._views.add(view)
         return view
 
@@ -192,32 +188,26 @@ class Checkpoint(Mapping[str, Table]):
         Tables that were taken before stay at their version, and stay valid until the checkpoint is closed.
         A checkpoint that was opened at a given version moves on to the head, too.
         Threads may call it at once. Raises `DamagedError` where
-        the container was exchanged for another one or went back to an older version.
+        the container was exchanged for another one or went back to an older version. Where the list of what changed
+        can't be had (`TooLargeError`, say), the checkpoint has moved on all the same.
         """
-        with self._refreshing:
-            return self._refresh()
+        with self._refreshing, guarded(f"{self.path}, what a refresh brings"):
+            return self._refresh(self._view.budget())
 
-    def _refresh(self) -> Refreshed | None:
+    def _refresh(self, budget: Budget) -> Refreshed | None:
         self._view.check_open()
         container = open_container(self.path, self._fs)
         try:
             if container.same_as(self._container):
                 container.close()
                 container = self._container
-            head = self._read_head(container)
-            if head.container_id != self._head.container_id or head.version < self._head.version:
-                raise DamagedError(
-                    "manifest-identity",
-                    self.path,
-                    expected=f"container {self._head.container_id.hex()} at version {self._head.version} or later",
-                    found=f"container {head.container_id.hex()} at version {head.version}",
-                    advice="another container was put in its place: open it anew if that is meant",
-                )
+            head = self._read_head(container, budget)
+            _check_goes_on(self._head, head, self.path)
             before, old = self._view, self._tables
             if head.version == self.version and head.digest == before.manifest.digest:
                 return None
             same = container is self._container
-            view = self._open_view(container, head, dict(before.segments) if same else {})
+            view = self._open_view(container, head, dict(before.segments) if same else {}, budget)
         except BaseException:
             if container is not self._container:
                 container.close()
@@ -230,16 +220,18 @@ class Checkpoint(Mapping[str, Table]):
         return Refreshed(
             before.manifest.version,
             head.version,
-            {name: t.changed(before.manifest.version) for name, t in self._tables.items()},
+            {name: view.changed(t, before.manifest.version, budget) for name, t in self._tables.items()},
             tuple(name for name in self._tables if name not in old),
             tuple(name for name in old if name not in self._tables),
         )
 
     def close(self) -> None:
         """Lets go of files and maps; tables of this checkpoint can't be read afterwards."""
-        for view in self._views:
-            view.close()
-        self._container.close()
+        # A refresh that is under way would open it again.
+        with self._refreshing:
+            for view in self._views:
+                view.close()
+            self._container.close()
 
     def __enter__(self) -> Self:
         return self
@@ -260,6 +252,36 @@ class Checkpoint(Mapping[str, Table]):
     __hash__ = object.__hash__
 
 
+def _parse(container: Container, data: bytes, version: int, budget: Budget) -> Manifest:
+    """A manifest that storage has found to be the one that was named."""
+    place = f"{container.path}, manifest of version {version}"
+    budget.take_json(len(data), place)
+    return parse_manifest(data, place)
+
+
+def _check_goes_on(before: Manifest, head: Manifest, path: str) -> None:
+    """That a head is the one seen before or a later one of the same history; raises `DamagedError`."""
+    if head.container_id != before.container_id or head.version < before.version:
+        raise DamagedError(
+            "manifest-identity",
+            path,
+            expected=f"container {before.container_id.hex()} at version {before.version} or later",
+            found=f"container {head.container_id.hex()} at version {head.version}",
+            advice="another container was put in its place: open it anew if that is meant",
+        )
+    named = {retained.version: retained.digest for retained in head.versions} | {head.version: head.digest}
+    if head.parent is not None:
+        named[head.parent[0]] = head.parent[1]
+    if (found := named.get(before.version, before.digest)) != before.digest:
+        raise DamagedError(
+            "manifest-identity",
+            f"{path}, version {before.version}",
+            expected=f"the manifest {before.digest:016x} that was open",
+            found=f"{found:016x}",
+            advice="an older state was put back and went another way: open it anew if that is meant",
+        )
+
+
 def open(
     path: PathLike,
     *,
@@ -268,6 +290,7 @@ def open(
     verify: Verify = "touched",
     digest: str | None = None,
     threads: int | None = None,
+    max_bytes: int | None = None,
     fs: Fs | None = None,
 ) -> Checkpoint:
     """Opens a container for reading, at its newest version or at `version`.
@@ -287,17 +310,34 @@ def open(
         The manifest digest (`Checkpoint.digest`) that the version must have.
     threads
         How many threads a call on the result may use; as many as there are processors if None.
+    max_bytes
+        How much memory a call, this one or one on the result, may take for what the file claims: arrays of results,
+        row indexes, dense state, and metadata at 32 bytes for each of their own. What exceeds it is refused with
+        `TooLargeError` before it is taken. (A manifest's own bytes, 128 MiB at the most and no more than the file
+        has, are read before they are counted, and a call takes some MiB per thread beside.) None doesn't limit it.
 
     Raises
     ------
-    DamagedError, UnsupportedError, VersionNotFoundError, StorageError
+    DamagedError, UnsupportedError, VersionNotFoundError, TooLargeError, StorageError
     """
+    options = _options(backend, verify, threads, max_bytes)
+    return _open(path, version, options, digest, fs, Budget(max_bytes))
+
+
+def _options(backend: Backend, verify: Verify, threads: int | None, max_bytes: int | None) -> ReadOptions:
     if backend not in ("mmap", "pread"):
         raise UsageError(f"backend is 'mmap' or 'pread', found {backend!r}")
     if verify not in ("none", "touched", "all"):
         raise UsageError(f"verify is 'none', 'touched' or 'all', found {verify!r}")
-    options = ReadOptions(backend, verify, parallel.thread_count(threads))
-    return Checkpoint(os.fspath(path), version, options, digest, fs)
+    return ReadOptions(backend, verify, parallel.thread_count(threads), check_limit(max_bytes))
+
+
+def _open(
+    path: PathLike, version: int | None, options: ReadOptions, digest: str | None, fs: Fs | None, budget: Budget
+) -> Checkpoint:
+    text = path_text(path)
+    with guarded(f"{text}, metadata"):
+        return Checkpoint(text, version, options, digest, fs, budget)
 
 
 def load(
@@ -310,29 +350,35 @@ def load(
     backend: Backend = "mmap",
     verify: Verify = "touched",
     threads: int | None = None,
+    max_bytes: int | None = None,
+    fs: Fs | None = None,
 ) -> dict[str, Any]:
     """Loads whole tables into memory.
 
     Gives a dict of names to arrays of `rows x dim`. A keyed table comes as a `TableData` with keys; with
     ``columns=True`` every table comes as a `TableData` with all columns. `out` maps names to arrays that are
-    filled instead of new ones.
+    filled instead of new ones. `max_bytes` is for all tables together, else as for `open`.
 
     Raises what `open` raises, and `MissingKeyError` for a table that isn't there.
     """
-    with open(path, version=version, backend=backend, verify=verify, threads=threads) as ck:
+    options, budget = _options(backend, verify, threads, max_bytes), Budget(max_bytes)
+    with _open(path, version, options, None, fs, budget) as ck, guarded(f"{ck.path}, tables"):
         if isinstance(tables, str):
             raise UsageError(f"tables is a list of names; use tables=[{tables!r}]")
         names = list(ck if tables is None else tables)
         if unknown := set(out or ()) - set(names):
             raise MissingKeyError(f"out names a table that isn't loaded: {min(unknown)!r}")
-        return {name: _load_table(ck[name], (out or {}).get(name), columns) for name in names}
+        return {name: _load_table(ck[name], (out or {}).get(name), columns, budget) for name in names}
 
 
-def _load_table(table: Table, out: Array | None, columns: bool) -> Any:
-    values = table.read(out=out)
+def _load_table(table: Table, out: Array | None, columns: bool, budget: Budget) -> Any:
+    values = table.read_within(budget, out=out)
     if not table.keyed and not columns:
         return values
-    others = {c: table.read(column=c) for c in table.columns[1:]}
-    keys = None if table.keys is None else table.keys.copy()
+    others = {c: table.read_within(budget, column=c) for c in table.columns[1:]}
+    keys = table.keys
+    if keys is not None:
+        budget.take(keys.nbytes, f"table {table.name!r}, keys")
+        keys = keys.copy()
     fill = {c: table.fill(c)[()] for c in table.columns}
     return TableData(values, columns=others, keys=keys, fill=fill)

@@ -6,7 +6,7 @@ divides; within a strip the chain is a list of *layers*, from the newest to the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,29 +19,35 @@ from cnrfmt.encodings import coder
 from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.format.toc import Part, RowSet, TableEntry
+from cnrfmt.memory import Budget
 from cnrfmt.segment_reader import SegmentReader
 
 _STREAM = 64 << 10
 """Runs of stored bytes from this length on are read rather than faulted into a mapping."""
 _BATCH = 4096
 """Rows from anywhere that are fetched at a time."""
+_LAYER = 400
+"""Bytes of memory that a layer or a strip takes, about."""
 _SPARSE = 8
 """Where fewer than one row in so many is wanted, the others aren't read."""
 
 
+Elements = tuple[int, int]
+"""The first element of a range, and the end behind the last."""
+
+
 @dataclass(frozen=True)
 class Layer:
-    """One part, or one set of tombstones, of a strip.
+    """One part, or one set of tombstones, of the strips that it covers.
 
-    Rows of a dense table from `limit` on were cut off by a newer step and don't count. `elements` are
-    those of the strip; a part may be wider.
+    Rows of a dense table from `limit` on were cut off by a newer step and don't count. `elements`, where a
+    method takes them, are those of the strip; the part may be wider.
     """
 
     segment: SegmentReader
     row_set: RowSet
     part: Part | None
     limit: int
-    elements: tuple[int, int]
 
     @property
     def is_range(self) -> bool:
@@ -56,18 +62,25 @@ class Layer:
 
     def load_ids(self) -> None:
         """Decodes the row index, if there is one, for everybody who asks later."""
-        if not self.is_range:
+        if self.part is None:
+            self.segment.holds(self.row_set, np.empty(0, np.int64))
+        elif not self.is_range:
             _ = self.ids
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory that `load_ids` takes."""
+        return self.segment.cost(self.row_set, whole=self.part is not None)
 
     @property
     def stop(self) -> int:
         """Behind the last row of a range."""
         return min(self.row_set.last + 1, self.limit)
 
-    def decode_range(self, position: int, out: Array) -> None:
+    def decode_range(self, position: int, out: Array, elements: Elements) -> None:
         """Decodes `len(out)` consecutive rows from a position in the row set."""
         assert self.part is not None
-        whole = out if self.part.elements == self.elements else self._whole_rows(len(out), out.dtype)
+        whole = out if self.part.elements == elements else self._whole_rows(len(out), out.dtype)
         offset, length = self._span(position, len(out))
         if length >= _STREAM and isinstance(self.part.layout, RawLayout):
             self.segment.read_into(offset, whole.reshape(-1).view(np.uint8))
@@ -76,9 +89,9 @@ class Layer:
             data, start = fetch(offset, length)
             coder(self.part.layout).decode_range(data, offset - start, whole)
         if whole is not out:
-            out[:] = self._cut(whole)
+            out[:] = self._cut(whole, elements)
 
-    def decode_rows(self, positions: Ids, out: Array, targets: Ids) -> None:
+    def decode_rows(self, positions: Ids, out: Array, targets: Ids, elements: Elements) -> None:
         """Decodes the rows at these positions of the row set into the rows `targets` of `out`."""
         assert self.part is not None
         row_bytes = self.part.row_bytes
@@ -87,42 +100,43 @@ class Layer:
         for start in range(0, len(offsets), _BATCH):
             batch = slice(start, start + _BATCH)
             data, found = self.segment.fetch_rows(offsets[batch], row_bytes)
-            self._decode(data, found, out, targets[batch])
+            self._decode(data, found, out, targets[batch], elements)
 
-    def decode_near(self, positions: Ids, out: Array, targets: Ids) -> None:
+    def decode_near(self, positions: Ids, out: Array, targets: Ids, elements: Elements) -> None:
         """The same for ascending positions that lie close together: all between them is read in one go."""
         assert self.part is not None
         first, last = int(positions[0]), int(positions[-1])
         offset, length = self._span(first, last - first + 1)
         if length < _STREAM or len(positions) * _SPARSE < last - first:
-            self.decode_rows(positions, out, targets)
+            self.decode_rows(positions, out, targets, elements)
         else:
             data, start = self.segment.read_scratch(offset, length)
-            self._decode(data, (positions - first) * self.part.row_bytes + (offset - start), out, targets)
+            offsets = (positions - first) * self.part.row_bytes + (offset - start)
+            self._decode(data, offsets, out, targets, elements)
 
     def _span(self, position: int, count: int) -> tuple[int, int]:
         assert self.part is not None
         row_bytes = self.part.row_bytes
         return self.segment.toc.sections[self.part.section][0] + position * row_bytes, count * row_bytes
 
-    def _decode(self, data: Bytes, offsets: Ids, out: Array, targets: Ids) -> None:
+    def _decode(self, data: Bytes, offsets: Ids, out: Array, targets: Ids, elements: Elements) -> None:
         assert self.part is not None
         code = coder(self.part.layout)
-        if self.part.elements == self.elements:
+        if self.part.elements == elements:
             code.decode_rows(data, offsets, out, targets)
             return
         whole = self._whole_rows(len(offsets), out.dtype)
         code.decode_rows(data, offsets, whole, np.arange(len(offsets), dtype=np.int64))
-        out[targets] = self._cut(whole)
+        out[targets] = self._cut(whole, elements)
 
     def _whole_rows(self, count: int, dtype: np.dtype[Any]) -> Array:
         assert self.part is not None
         return np.empty((count, self.part.elements[1] - self.part.elements[0]), dtype)
 
-    def _cut(self, whole: Array) -> Array:
+    def _cut(self, whole: Array, elements: Elements) -> Array:
         assert self.part is not None
         first = self.part.elements[0]
-        return whole[:, self.elements[0] - first : self.elements[1] - first]
+        return whole[:, elements[0] - first : elements[1] - first]
 
 
 @dataclass(frozen=True)
@@ -134,13 +148,18 @@ class Strip:
     layers: tuple[Layer, ...]
     fill: Array
 
+    @property
+    def elements(self) -> Elements:
+        """The range."""
+        return self.first, self.end
+
     def read_range(self, start: int, out: Array) -> None:
         """Decodes the rows start .. start + len(out) - 1 of a dense table into `out` (rows x elements)."""
         stop = start + len(out)
         for layer in self.layers:
             if layer.is_range:
                 if layer.row_set.first <= start and stop <= layer.stop:
-                    layer.decode_range(start - layer.row_set.first, out)
+                    layer.decode_range(start - layer.row_set.first, out, self.elements)
                     return
                 if layer.row_set.first < stop and start < layer.stop:
                     break
@@ -188,12 +207,12 @@ class Strip:
                 if not left:
                     break
         if floor is not None:
-            floor.decode_range(start - floor.row_set.first, out)
+            floor.decode_range(start - floor.row_set.first, out, self.elements)
         elif left:
             n = kernel.unclaimed(claimed, targets)
             out[targets[:n]] = self.fill
         for layer, found, into in picked:
-            layer.decode_near(found, out, into)
+            layer.decode_near(found, out, into, self.elements)
 
     def read_ids(self, ids: Ids, out: Array) -> None:
         """Decodes the rows of these ids, in any order and with repeats, into `out`."""
@@ -203,7 +222,10 @@ class Strip:
         for layer in self.layers:
             if not len(wanted):
                 return
-            if layer.is_range:
+            if layer.part is None:
+                # Tombstones have no positions that anybody would ask for.
+                positions, found = wanted, layer.segment.holds(layer.row_set, wanted)
+            elif layer.is_range:
                 positions = wanted - layer.row_set.first
                 found = (positions >= 0) & (wanted < layer.stop)
             else:
@@ -221,7 +243,7 @@ class Strip:
             if layer.part is None:
                 out[hit_targets] = self.fill
             else:
-                layer.decode_rows(hits, out, hit_targets)
+                layer.decode_rows(hits, out, hit_targets, self.elements)
         if len(wanted):
             out[targets] = self.fill
 
@@ -230,43 +252,41 @@ Steps = Sequence[Sequence[tuple[SegmentReader, TableEntry]]]
 """The steps of a chain from the oldest to the newest, each with what its segments say of one table."""
 
 
-def strips(schema: TableSchema, column: ColumnSchema, steps: Steps, fill: Array) -> list[Strip]:
-    """The strips of a column."""
-    width = column.width(schema.dim)
-    cuts = {0, width}
-    for step in steps:
-        for _, entry in step:
-            cuts.update(x for p in entry.parts if p.column == column.name for x in p.elements)
+def strips(schema: TableSchema, column: ColumnSchema, steps: Steps, fill: Array, budget: Budget) -> list[Strip]:
+    """The strips of a column; `budget` is asked before the lists of their layers are made."""
+    cuts = {0, column.width(schema.dim)}
+    parts = [(p, s, e) for step in steps for s, e in step for p in e.parts if p.column == column.name]
+    cuts.update(x for part, _, _ in parts for x in part.elements)
     edges = sorted(cuts)
-    return [
-        Strip(a, b, tuple(_layers(column.name, a, b, steps)), fill)
-        for a, b in pairwise(edges)
-    ]
+    place = {edge: number for number, edge in enumerate(edges)}
+    # Each part is in the list of every strip that it covers, and tombstones are in every list.
+    covered = sum(place[p.elements[1]] - place[p.elements[0]] for p, _, _ in parts)
+    everywhere = sum(entry.deleted is not None for step in steps for _, entry in step)
+    count = len(edges) - 1
+    budget.take(8 * (covered + everywhere * count) + _LAYER * (len(parts) + count), f"table {schema.name!r}, parts")
+    layers: list[list[Layer]] = [[] for _ in range(count)]
+    for layer in _layers(column.name, steps):
+        first, end = (0, count) if layer.part is None else (place[x] for x in layer.part.elements)
+        for number in range(first, end):
+            layers[number].append(layer)
+    return [Strip(a, b, tuple(found), fill) for (a, b), found in zip(pairwise(edges), layers, strict=True)]
 
 
-def _layers(column: str, first: int, end: int, steps: Steps) -> list[Layer]:
-    found: list[Layer] = []
+def _layers(column: str, steps: Steps) -> Iterator[Layer]:
+    """All layers of a column, from the newest to the oldest."""
     limit = 1 << 63
     for step in reversed(steps):
         # An exception part overrides its main part; no other two parts of a step share an element.
-        parts = [
-            (segment, entry, part)
-            for segment, entry in step
-            for part in entry.parts
-            if part.column == column and part.elements[0] <= first and end <= part.elements[1]
-        ]
+        parts = [(s, e, part) for s, e in step for part in e.parts if part.column == column]
         parts.sort(key=lambda item: item[2].exceptions_of is None)
-        found += [
-            Layer(s, entry.row_sets[part.rows], part, limit, (first, end))
-            for s, entry, part in parts
-        ]
+        for segment, entry, part in parts:
+            yield Layer(segment, entry.row_sets[part.rows], part, limit)
         for segment, entry in step:
             if entry.deleted is not None:
-                tombstones = entry.row_sets[entry.deleted]
-                found.append(Layer(segment, tombstones, None, limit, (first, end)))
+                yield Layer(segment, entry.row_sets[entry.deleted], None, limit)
+        for _, entry in step:
             if entry.rows is not None:
                 limit = min(limit, entry.rows)
-    return found
 
 
 def live_keys(steps: Steps) -> Ids:
@@ -275,11 +295,24 @@ def live_keys(steps: Steps) -> Ids:
     for step in steps:
         for segment, entry in step:
             if entry.deleted is not None:
-                keys = np.setdiff1d(keys, segment.ids(entry.row_sets[entry.deleted]), True)
-        for segment, entry in step:
-            for row_set in written(entry):
-                keys = np.union1d(keys, segment.ids(row_set)) if len(keys) else segment.ids(row_set)
+                keys = keys[~segment.holds(entry.row_sets[entry.deleted], keys)]
+        found = [segment.ids(row_set) for segment, entry in step for row_set in written(entry)]
+        if len(found) == 1 and not len(keys):
+            keys = found[0]
+        elif found:
+            keys = np.unique(np.concatenate([keys, *found]))
     return keys
+
+
+def keys_cost(steps: Steps) -> int:
+    """Bytes of memory that `live_keys` takes: row indexes, and the keys themselves while they are merged."""
+    cost = 0
+    for step in steps:
+        for segment, entry in step:
+            if entry.deleted is not None:
+                cost += segment.cost(entry.row_sets[entry.deleted], whole=False)
+            cost += sum(segment.cost(row_set) + 24 * row_set.count for row_set in written(entry))
+    return cost
 
 
 def written(entry: TableEntry) -> list[RowSet]:
@@ -288,14 +321,14 @@ def written(entry: TableEntry) -> list[RowSet]:
     return [r for number, r in enumerate(entry.row_sets) if number in used]
 
 
-def touched(steps: Steps) -> Ids:
+def touched(steps: Steps, budget: Budget, what: str) -> Ids:
     """The row ids that these steps write, sorted and distinct."""
+    sets = [(segment, row_set) for step in steps for segment, entry in step for row_set in written(entry)]
+    budget.take(sum(segment.cost(row_set) + 24 * row_set.count for segment, row_set in sets), what)
     parts = [np.empty(0, np.int64)]
-    for step in steps:
-        for segment, entry in step:
-            for row_set in written(entry):
-                if row_set.section is None:
-                    parts.append(np.arange(row_set.first, row_set.last + 1, dtype=np.int64))
-                else:
-                    parts.append(segment.ids(row_set))
+    for segment, row_set in sets:
+        if row_set.section is None:
+            parts.append(np.arange(row_set.first, row_set.last + 1, dtype=np.int64))
+        else:
+            parts.append(segment.ids(row_set))
     return parts[1] if len(parts) == 2 else np.unique(np.concatenate(parts))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.encodings import row_ids
@@ -16,6 +18,7 @@ from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.segment import Trailer, check_node_count, check_toc_digest
 from cnrfmt.format.toc import RowSet, Toc, parse_toc
+from cnrfmt.memory import Budget
 
 Backend = Literal["mmap", "pread"]
 Verify = Literal["none", "touched", "all"]
@@ -61,7 +64,9 @@ class SegmentReader:
         backend: Backend,
         verify: bool,
         manifest: Manifest,
+        budget: Budget | None = None,
     ) -> None:
+        budget = budget or Budget(None)
         self.source, self.entry, self.place = source, entry, source.place
         if source.length != entry.length:
             raise DamagedError(
@@ -85,6 +90,7 @@ class SegmentReader:
             length=entry.length,
             mark=entry.trailer_digest,
         )
+        budget.take_json(self.trailer.toc_length, f"{self.place}, table of contents")
         if toc is None:
             toc = self.toc_bytes()
         else:
@@ -96,11 +102,14 @@ class SegmentReader:
         self._names = {t.table_id: t.name for t in manifest.tables}
         self._seed = seed_of(entry.segment)
         self._verify = verify
+        # A mark and a digest for each piece.
+        budget.take(9 * self.trailer.pieces, f"{self.place}, pieces")
         self._verified = np.zeros(self.trailer.pieces, np.uint8)
         self._node_verified = bytearray(len(self.toc.nodes))
         self._all_verified = not verify
         self._digests: Words | None = None
         self._ids: dict[RowSet, Ids] = {}
+        self._runs: dict[RowSet, row_ids.Runs] = {}
         self._lock = threading.Lock()
 
     @property
@@ -358,7 +367,8 @@ class SegmentReader:
             try:
                 self.fetch_range(piece, min(size, stop - piece))
             except DamagedError as error:
-                yield error
+                # Without its traceback, whose frames would keep the file open.
+                yield copy.copy(error)
 
     def verify_all(self, run: Callable[[Callable[[int], None], Iterable[int]], None]) -> None:
         """Verifies every piece, in steps that `run` may spread over threads; raises `DamagedError`."""
@@ -395,16 +405,50 @@ class SegmentReader:
         """The row ids of a row set with a row index: private memory, checked, kept for the next call."""
         found = self._ids.get(row_set)
         if found is None:
-            assert row_set.section is not None
             found = row_ids.decode(
                 row_set.code,
-                self.section(row_set.section),
+                self._index(row_set),
                 row_set.count,
                 row_set.first,
                 row_set.last,
-                f"{self.place}, section {row_set.section} (row index)",
+                self._index_place(row_set),
                 # Rows of a part take at least a byte each, and tombstones have a limit of their own.
                 max_ids=max(self.trailer.data_end, limits.MAX_TOMBSTONES),
             )
             self._ids[row_set] = found
         return found
+
+    def holds(self, row_set: RowSet, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which of these ids are in a row set with a row index; the runs of a few bytes are never written out."""
+        if row_set.code != "runs":
+            from cnrfmt.kernels import rows as kernel
+
+            positions = np.empty(len(ids), np.int64)
+            kernel.find(self.ids(row_set), ids, positions)
+            return positions >= 0
+        runs = self._runs.get(row_set)
+        if runs is None:
+            place = self._index_place(row_set)
+            runs = row_ids.decode_as_runs(
+                self._index(row_set), row_set.count, row_set.first, row_set.last, place
+            )
+            self._runs[row_set] = runs
+        return runs.holds(ids)
+
+    def cost(self, row_set: RowSet, *, whole: bool = True) -> int:
+        """Bytes of memory that `ids` takes when it is next called, or `holds` where `whole` is False."""
+        if row_set.section is None or row_set in self._ids or row_set in self._runs:
+            return 0
+        length = self.toc.sections[row_set.section][1]
+        return length + 8 * row_set.count if whole or row_set.code != "runs" else 5 * length
+
+    def forget(self) -> None:
+        """Lets go of the row ids that are kept."""
+        self._ids, self._runs = {}, {}
+
+    def _index(self, row_set: RowSet) -> Bytes:
+        assert row_set.section is not None
+        return self.section(row_set.section)
+
+    def _index_place(self, row_set: RowSet) -> str:
+        return f"{self.place}, section {row_set.section} (row index)"

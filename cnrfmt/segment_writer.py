@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from cnrfmt import parallel
-from cnrfmt.arrays import Bytes, Ids, Words
+from cnrfmt.arrays import Array, Bytes, Ids, Words
 from cnrfmt.encodings import coder, row_ids
 from cnrfmt.format import limits
 from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
@@ -56,13 +57,39 @@ class RowIds:
         return self.ids is None or int(self.ids[-1]) - int(self.ids[0]) == self.count - 1
 
 
+class EncodedRows(ABC):
+    """Rows that are encoded already: their bytes are written as they are."""
+
+    dtype: np.dtype[Any]
+
+    @abstractmethod
+    def encoded(self, start: int, stop: int) -> tuple[Bytes, Ids]:
+        """The bytes of rows start .. stop - 1, and which of them, from `start` on, the encoding doesn't hold.
+
+        The slots of such rows are zero bytes.
+        """
+
+    @abstractmethod
+    def take(self, positions: Ids) -> Array:
+        """The decoded rows at these positions, C-contiguous."""
+
+
 @dataclass(frozen=True)
 class ColumnWrite:
-    """A column's new values, one row per id, and how to store them."""
+    """A column's new values, one row per id, and how to store them.
+
+    `rows` are its own where they aren't those of its table; `elements` where they aren't all.
+    """
 
     column: ColumnSchema
-    source: Source2D
+    source: Source2D | EncodedRows
     layout: Layout
+    rows: RowIds | None = None
+    elements: tuple[int, int] | None = None
+
+    def range_of(self, dim: int) -> tuple[int, int]:
+        """The elements that it writes."""
+        return self.elements or (0, self.column.width(dim))
 
 
 @dataclass(frozen=True)
@@ -77,9 +104,12 @@ class TableWrite:
     @property
     def data_bytes(self) -> int:
         """How many bytes the parts will take, exceptions and row indexes aside."""
-        count = 0 if self.rows is None else self.rows.count
-        dim = self.schema.dim
-        return sum(count * c.layout.row_bytes(c.column.width(dim)) for c in self.columns)
+        found = 0
+        for write in self.columns:
+            rows = write.rows or self.rows
+            first, end = write.range_of(self.schema.dim)
+            found += 0 if rows is None else rows.count * write.layout.row_bytes(end - first)
+        return found
 
 
 @dataclass(frozen=True)
@@ -95,7 +125,7 @@ def write_segment(
     sink: Sink,
     header: SegmentHeader,
     tables: Iterable[TableWrite],
-    dense: Sequence[tuple[DenseEntry, Bytes]] | None,
+    dense: Iterable[tuple[DenseEntry, Bytes]] | None,
     *,
     threads: int,
 ) -> WrittenSegment:
@@ -115,10 +145,14 @@ def _write_table(stream: _Stream, table: TableWrite) -> TableEntry:
     row_sets: list[RowSet] = []
     parts: list[Part] = []
     keyed = table.schema.keyed
-    if table.rows is not None and table.rows.count:
-        row_sets.append(_write_row_set(stream, table.rows, keyed))
-        for write in table.columns:
-            _write_column(stream, table, write, row_sets, parts)
+    numbers: dict[int, int] = {}
+    for write in table.columns:
+        rows = write.rows or table.rows
+        if rows is not None and rows.count:
+            if id(rows) not in numbers:
+                numbers[id(rows)] = len(row_sets)
+                row_sets.append(_write_row_set(stream, rows, keyed))
+            _write_column(stream, table.schema, write, rows, numbers[id(rows)], row_sets, parts)
     deleted = None
     if table.deleted is not None and table.deleted.size:
         deleted = len(row_sets)
@@ -141,24 +175,27 @@ def _write_row_set(stream: _Stream, rows: RowIds, keyed: bool) -> RowSet:
 
 def _write_column(
     stream: _Stream,
-    table: TableWrite,
+    schema: TableSchema,
     write: ColumnWrite,
+    rows: RowIds,
+    number: int,
     row_sets: list[RowSet],
     parts: list[Part],
 ) -> None:
-    assert table.rows is not None
-    width = write.column.width(table.schema.dim)
-    section, bad = stream.rows(write.source, table.rows.order, table.rows.count, width, write.layout)
+    """Writes the part of a column; `number` is that of its row set."""
+    elements = write.range_of(schema.dim)
+    width = elements[1] - elements[0]
+    section, bad = stream.rows(write.source, rows.order, rows.count, width, write.layout)
     main = len(parts)
-    parts.append(Part(write.column.name, 0, (0, width), write.layout, section))
+    parts.append(Part(write.column.name, number, elements, write.layout, section))
     if not bad.size:
         return
     raw = RawLayout(write.layout.dtype)
-    ids = bad if table.rows.ids is None else table.rows.ids[bad]
-    order = bad if table.rows.order is None else table.rows.order[bad]
-    row_sets.append(_write_row_set(stream, RowIds(len(bad), ids), table.schema.keyed))
+    ids = bad if rows.ids is None else rows.ids[bad]
+    order = bad if rows.order is None else rows.order[bad]
+    row_sets.append(_write_row_set(stream, RowIds(len(bad), ids), schema.keyed))
     section, _ = stream.rows(write.source, order, len(bad), width, raw)
-    parts.append(Part(write.column.name, len(row_sets) - 1, (0, width), raw, section, main))
+    parts.append(Part(write.column.name, len(row_sets) - 1, elements, raw, section, main))
 
 
 class _Stream:
@@ -222,7 +259,7 @@ class _Stream:
         return number
 
     def rows(
-        self, source: Source2D, order: Ids | None, count: int, width: int, layout: Layout
+        self, source: Source2D | EncodedRows, order: Ids | None, count: int, width: int, layout: Layout
     ) -> tuple[int, Ids]:
         """Encodes `count` rows into a section of their own.
 
@@ -236,8 +273,13 @@ class _Stream:
 
         def encode(start: int) -> tuple[Bytes, Words, Ids]:
             stop = min(start + per_chunk, count)
-            rows = source.rows(start, stop) if order is None else source.take(order[start:stop])
-            data, bad = encoding.encode(rows.reshape(stop - start, width))
+            shape = (stop - start, width)
+            if order is not None:
+                data, bad = encoding.encode(source.take(order[start:stop]).reshape(shape))
+            elif isinstance(source, EncodedRows):
+                data, bad = source.encoded(start, stop)
+            else:
+                data, bad = encoding.encode(source.rows(start, stop).reshape(shape))
             return data, self._inner(base + start * row_bytes, data), bad + start
 
         starts = range(0, count, per_chunk)

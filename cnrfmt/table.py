@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from cnrfmt import dtypes, parallel
 from cnrfmt.arrays import Array, Ids
-from cnrfmt.errors import MissingKeyError, UsageError
+from cnrfmt.errors import MissingKeyError, TooLargeError, UsageError
 from cnrfmt.format.encoding import Layout
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.inputs import as_ids
-from cnrfmt.resolve import Steps, Strip, live_keys, strips
+from cnrfmt.memory import Budget, guarded
+from cnrfmt.resolve import Steps, Strip, keys_cost, live_keys, strips
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -52,7 +53,7 @@ class Table:
 
     def __init__(self, view: View, schema: TableSchema) -> None:
         self._view, self._schema = view, schema
-        self._strips: dict[str, list[Strip]] = {}
+        self._keys: Ids | None = None
 
     @property
     def name(self) -> str:
@@ -69,14 +70,20 @@ class Table:
         """Whether rows are found by key rather than by number."""
         return self._schema.keyed
 
-    @cached_property
+    @property
     def keys(self) -> Ids | None:
         """The keys of a keyed table, sorted int64; None for a dense table."""
-        if not self.keyed:
-            return None
-        keys = live_keys(self._steps)
+        if self._keys is None and self.keyed:
+            self._load_keys(self._view.budget())
+        return self._keys
+
+    def _load_keys(self, budget: Budget) -> None:
+        what = f"table {self.name!r}, keys"
+        budget.take(keys_cost(self._steps), what)
+        with guarded(what):
+            keys = live_keys(self._steps)
         keys.flags.writeable = False
-        return keys
+        self._keys = keys
 
     def __len__(self) -> int:
         return self._schema.rows if self._schema.rows is not None else len(self._known_keys)
@@ -116,7 +123,7 @@ class Table:
                         return part.layout
         return None
 
-    @cached_property
+    @property
     def _steps(self) -> Steps:
         return self._view.steps_of(self._schema.table_id)
 
@@ -133,11 +140,11 @@ class Table:
         schema = self._column(column)
         return np.frombuffer(schema.fill, dtypes.dtype_of(schema.dtype)).reshape(())
 
-    def _column_strips(self, column: ColumnSchema) -> list[Strip]:
-        found = self._strips.get(column.name)
+    def _column_strips(self, column: ColumnSchema, budget: Budget) -> list[Strip]:
+        known, key = self._view.strips, (self._schema.table_id, column.name)
+        found = known.get(key)
         if found is None:
-            found = strips(self._schema, column, self._steps, self.fill(column.name))
-            self._strips[column.name] = found
+            found = known[key] = strips(self._schema, column, self._steps, self.fill(column.name), budget)
         return found
 
     def __getitem__(self, key: int | slice | EllipsisType | Any) -> Array:
@@ -194,16 +201,36 @@ class Table:
         ------
         MissingKeyError
             A row id, key or column that isn't there.
+        TooLargeError
+            It would take more memory than `max_bytes` of `open` allows, or than there is.
         DamagedError
             The bytes read break a rule of the specification.
         """
+        budget = self._view.budget()
+        with guarded(f"table {self.name!r}"):
+            return self.read_within(budget, rows, out=out, dtype=dtype, column=column, missing=missing, by=by)
+
+    def read_within(
+        self,
+        budget: Budget,
+        rows: int | slice | EllipsisType | Any = None,
+        *,
+        out: Array | None = None,
+        dtype: npt.DTypeLike | None = None,
+        column: str = WEIGHT,
+        missing: str = "error",
+        by: str = "id",
+    ) -> Array:
+        """As `read`, as part of a call that has taken memory already."""
         if missing not in ("error", "fill") or by not in ("id", "position"):
             raise UsageError(
                 f"missing is 'error' or 'fill' and by is 'id' or 'position', found {missing!r}, {by!r}"
             )
         self._view.check_open()
         schema = self._column(column)
-        selection, single = self._select(rows, by)
+        if self._keys is None and self.keyed:
+            self._load_keys(budget)
+        selection, single = self._select(rows, by, budget)
         shape: tuple[int, ...] = (len(selection),)
         if not schema.per_row:
             shape += (self._schema.dim,)
@@ -215,10 +242,10 @@ class Table:
             )
         stored = dtypes.dtype_of(schema.dtype)
         target = out.dtype if out is not None else self._dtype(dtype, stored)
-        result = self._memory(shape, target) if out is None else out.reshape(shape)
+        result = self._memory(shape, target, budget) if out is None else out.reshape(shape)
         if out is not None and not np.shares_memory(result, out) and out.size:
-            result = self._memory(shape, target)
-        self._decode(schema, selection, result, stored, missing)
+            result = self._memory(shape, target, budget)
+        self._decode(schema, selection, result, stored, missing, budget)
         if out is not None:
             if not np.shares_memory(result, out):
                 out[...] = result.reshape(shown)
@@ -240,24 +267,27 @@ class Table:
         at = int(np.searchsorted(self._known_keys, row))
         return at < len(self) and bool(self._known_keys[at] == row)
 
-    def _memory(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def _memory(self, shape: tuple[int, ...], dtype: np.dtype[Any], budget: Budget) -> Array:
+        nbytes = math.prod(shape) * dtype.itemsize
+        what = f"table {self.name!r}: {shape} values of {dtype}"
+        budget.take(nbytes, what)
         try:
             return np.empty(shape, dtype)
         except (MemoryError, ValueError):
             # A table may be larger than memory: few bytes say that many rows read as the fill value.
-            raise UsageError(
-                f"table {self.name!r}: {shape} values of {dtype} don't fit into memory; "
-                "read a range of rows at a time"
-            ) from None
+            raise TooLargeError(what, nbytes, None) from None
 
-    def _select(self, rows: Any, by: str) -> tuple[range | Ids, bool]:
+    def _select(self, rows: Any, by: str, budget: Budget) -> tuple[range | Ids, bool]:
         """Rows as a range of positions, or as ids; and whether a single row was asked for."""
         count = len(self)
         if rows is None or rows is Ellipsis:
             return range(count), False
         if isinstance(rows, slice):
             found = range(count)[rows]
-            return found if found.step == 1 else self._ids_at(np.array(found, np.int64)), False
+            if found.step == 1:
+                return found, False
+            budget.take(8 * len(found), f"table {self.name!r}: {len(found)} row ids")
+            return self._ids_at(np.arange(found.start, found.stop, found.step, dtype=np.int64)), False
         if isinstance(rows, bool | np.bool_ | str | bytes):
             raise UsageError(f"table {self.name!r}: rows can't be {rows!r}; give ids, a slice or a mask")
         if isinstance(rows, tuple):
@@ -305,10 +335,14 @@ class Table:
         result: Array,
         stored: np.dtype[Any],
         missing: str,
+        budget: Budget,
     ) -> None:
         if not isinstance(selection, range) and self.keyed and missing == "error":
             self._check_keys(selection)
-        found = self._column_strips(schema)
+        found = self._column_strips(schema, budget)
+        # Strips share layers, and layers row indexes.
+        indexes = {(id(x.segment), x.row_set): x for strip in found for x in strip.layers}
+        budget.take(sum(layer.cost for layer in indexes.values()), f"table {self.name!r}, row indexes")
         width = schema.width(self._schema.dim)
         grid = result.reshape(len(result), width)
         # The more layers there are to go through for each chunk, the larger it should be.
@@ -331,7 +365,7 @@ class Table:
         run = parallel.run(self._view.threads)
         if len(starts) > 1:
             # Else each thread would decode the row indexes of all layers for itself.
-            run(lambda layer: layer.load_ids(), [layer for strip in found for layer in strip.layers])
+            run(lambda layer: layer.load_ids(), list(indexes.values()))
         run(chunk, starts)
 
     def _decode_strip(self, strip: Strip, selection: range | Ids, start: int, out: Array) -> None:
@@ -343,7 +377,7 @@ class Table:
             first = selection.start + start
             keys = self._known_keys
             if len(strip.layers) == 1 and strip.layers[0].ids is keys:
-                strip.layers[0].decode_range(first, out)
+                strip.layers[0].decode_range(first, out, strip.elements)
             else:
                 strip.read_ids(keys[first : first + len(out)], out)
 
@@ -364,7 +398,7 @@ class Table:
 
         Raises `VersionNotFoundError` for a version that was never committed.
         """
-        return self._view.changed(self, since)
+        return self._view.changed(self, since, self._view.budget())
 
     def __repr__(self) -> str:
         kind = "keyed" if self.keyed else "dense"

@@ -25,7 +25,7 @@ from cnrfmt.format.toc import Toc
 from cnrfmt.plan import Plan, Quantization, layout_chooser, plan_baseline, plan_delta
 from cnrfmt.segment_reader import SegmentReader
 from cnrfmt.segment_writer import write_segment
-from cnrfmt.storage.container import Transaction, begin
+from cnrfmt.storage.container import Transaction, begin, path_text
 from cnrfmt.storage.fs import Fs
 
 PathLike = str | os.PathLike[str]
@@ -75,12 +75,14 @@ def save(
     ------
     UsageError, LockedError, ConflictError, StorageError, CommitUnknownError
     """
+    text = path_text(path)
     plan = plan_baseline(tables, quantize)
     prepared = None if dense is None else prepare(dense)
     _check_common(metadata, step)
     count = parallel.thread_count(threads)
-    with begin(os.fspath(path), replace=True, fs=fs) as tx:
+    with begin(text, replace=True, fs=fs) as tx:
         head = _head(tx)
+        _check_features(tx, head)
         state = new_id()
         manifest = Manifest(
             container_id=tx.container_id,
@@ -88,7 +90,7 @@ def save(
             state=state,
             commit_id=new_id(),
             step=None if step is None else int(step),
-            created=_now(),
+            created=now(),
             created_by=f"cnrfmt {__version__}",
             parent=None if head is None else (head.version, head.digest),
             tables=plan.tables,
@@ -96,8 +98,8 @@ def save(
             versions=_retained(tx, head) if tx.kind == "directory" else (),
             metadata=dict(metadata or {}),
         )
-        manifest = _write(tx, manifest, plan, prepared, None, count)
-        return _commit(tx, manifest)
+        manifest = write_step(tx, manifest, plan, prepared, None, count)
+        return commit_manifest(tx, manifest)
 
 
 def append(
@@ -119,25 +121,22 @@ def append(
     inherited from the head if they are left out. What is durable and what is raised is as for `save`; further,
     `ChainTooLongError` where the chain is as long as it may be: `save` starts a new one.
     """
+    text = path_text(path)
     prepared = None if dense is None else prepare(dense)
     _check_common(metadata, step)
     count = parallel.thread_count(threads)
-    with begin(os.fspath(path), replace=False, fs=fs) as tx:
+    with begin(text, replace=False, fs=fs) as tx:
         head = _head(tx)
         if head is None:
-            raise UsageError(f"{os.fspath(path)}: nothing to append to; save makes a container")
-        if head.features.unknown_ro_compat:
-            raise UnsupportedError(
-                f"{os.fspath(path)} (appending)",
-                f"ro_compat {bit_names(head.features.unknown_ro_compat)}",
-            )
+            raise UsageError(f"{text}: nothing to append to; save makes a container")
+        _check_features(tx, head)
         layouts = _KnownLayouts(tx, head)
         plan = plan_delta(tables, head.tables, layout_chooser(quantize, layouts.of))
         dropped = {t.table_id for t in head.tables} - {t.table_id for t in plan.tables}
         content = bool(plan.writes) or bool(dropped) or prepared is not None
         if content and len(head.chain) >= limits.MAX_CHAIN:
             raise ChainTooLongError(
-                f"{os.fspath(path)}: the chain has {len(head.chain)} segments, as many as it may; "
+                f"{text}: the chain has {len(head.chain)} segments, as many as it may; "
                 "save a new baseline"
             )
         manifest = replace(
@@ -146,7 +145,7 @@ def append(
             state=new_id() if content else head.state,
             commit_id=new_id(),
             step=None if step is None else int(step),
-            created=_now(),
+            created=now(),
             created_by=f"cnrfmt {__version__}",
             parent=(head.version, head.digest),
             tables=plan.tables,
@@ -154,8 +153,8 @@ def append(
             metadata=head.metadata if metadata is None else dict(metadata),
         )
         if content:
-            manifest = _write(tx, manifest, plan, prepared, head, count)
-        return _commit(tx, manifest)
+            manifest = write_step(tx, manifest, plan, prepared, head, count)
+        return commit_manifest(tx, manifest)
 
 
 def _check_common(metadata: Mapping[str, Any] | None, step: int | None) -> None:
@@ -171,7 +170,8 @@ def _check_common(metadata: Mapping[str, Any] | None, step: int | None) -> None:
         raise UsageError(f"step must be an integer within 2^53, found {step!r}")
 
 
-def _now() -> str:
+def now() -> str:
+    """The time as manifests hold it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -179,6 +179,12 @@ def _head(tx: Transaction) -> Manifest | None:
     if tx.head_bytes is None:
         return None
     return parse_manifest(tx.head_bytes, f"{tx.path}, newest manifest")
+
+
+def _check_features(tx: Transaction, head: Manifest | None) -> None:
+    """A container with a ro_compat bit that isn't known here is left as it is (specification, section 2.3)."""
+    if head is not None and (bits := head.features.unknown_ro_compat):
+        raise UnsupportedError(f"{tx.path} (writing)", f"ro_compat {bit_names(bits)}")
 
 
 def _retained(tx: Transaction, head: Manifest | None) -> tuple[Retained, ...]:
@@ -194,7 +200,7 @@ def _retained(tx: Transaction, head: Manifest | None) -> tuple[Retained, ...]:
     return versions[-limits.MAX_VERSIONS :]
 
 
-def _write(
+def write_step(
     tx: Transaction,
     manifest: Manifest,
     plan: Plan,
@@ -202,7 +208,7 @@ def _write(
     head: Manifest | None,
     threads: int,
 ) -> Manifest:
-    """Streams the segment of a commit, and gives the manifest that names it."""
+    """Streams the segment of a commit on `head`, and gives the manifest that names it too."""
     header = SegmentHeader(
         new_id(),
         manifest.commit_id,
@@ -236,7 +242,8 @@ def _write(
     )
 
 
-def _commit(tx: Transaction, manifest: Manifest) -> int:
+def commit_manifest(tx: Transaction, manifest: Manifest) -> int:
+    """Commits a manifest whose segments are written, and returns its version."""
     data = pack_manifest(manifest)
     parsed = parse_manifest(data, f"{tx.path}, manifest of version {manifest.version}")
     tx.commit(data, version=parsed.version, commit_id=parsed.commit_id, digest=parsed.digest)

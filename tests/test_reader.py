@@ -457,3 +457,24 @@ def test_rows_asked_for_in_other_ways(saved: Path) -> None:
         out.flags.writeable = False
         with pytest.raises(cnrfmt.UsageError, match="writable"):
             t.read(out=out)
+
+
+@pytest.mark.parametrize("path", [None, 7, 1.5, b"\0", ""])
+def test_what_is_no_path_is_a_usage_error_that_names_it(path: object) -> None:
+    table = {"t": np.ones((1, 1), np.float32)}
+    for call in (
+        lambda: cnrfmt.open(path),  # type: ignore[arg-type]
+        lambda: cnrfmt.load(path),  # type: ignore[arg-type]
+        lambda: cnrfmt.verify(path),  # type: ignore[arg-type]
+        lambda: cnrfmt.save(path, table),  # type: ignore[arg-type]
+        lambda: cnrfmt.append(path, table),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(cnrfmt.UsageError, match=r"^path must"):
+            call()
+
+
+def test_a_path_may_be_bytes(tmp_path: Path) -> None:
+    path = bytes(tmp_path / "model.cnr")
+    cnrfmt.save(path, {"t": np.ones((1, 1), np.float32)})
+    with cnrfmt.open(path) as ck:
+        assert ck.path == str(tmp_path / "model.cnr")

@@ -13,6 +13,7 @@ Exit codes: 0 sound, 1 damaged, 2 usage, 3 can't judge (newer features), 4 I/O.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import mmap
 import os
@@ -25,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -763,6 +765,7 @@ class _Checker:
         if end != round_up(offset + u64(raw, 48), PAGE):
             self.add("slot", place, f"committed end {round_up(offset + u64(raw, 48), PAGE)}", end)
         self.limit(end, MAX_INT, place, "bytes of a container")
+        self.limit(u64(raw, 32), MAX_INT, place, "as a version")
         return raw if self.damage == before else b""
 
     def open_folder(self) -> Name | None:
@@ -841,6 +844,7 @@ class _Checker:
         if (version := u64(head, 56)) != name.version:
             self.add("manifest-identity", place, f"version {name.version}", version)
             return None
+        self.limit(version, MAX_INT, place, "as a version")
         self.container = self.container or head[40:56]
         if head[40:56] != self.container or not any(self.container):
             self.add("manifest-identity", place, f"container id {self.container.hex()}", head[40:56].hex())
@@ -849,8 +853,8 @@ class _Checker:
             expected = f"{BLOCK + J + A + 8} bytes, as its header says"
             self.add("block-length", place, expected, f"{len(raw)}, named as {name.length}")
             return None
-        self.limit(J, MIB64, place, "bytes of JSON")
-        self.limit(A, MIB64, place, "bytes of attachments")
+        if not (self.limit(J, MIB64, place, "bytes of JSON") and self.limit(A, MIB64, place, "bytes of attachments")):
+            return None
         own, right = u64(raw, len(raw) - 8), digest(raw[:-8])
         for what in {right, name.digest} - {None, own}:
             self.add("manifest-digest", place, f"{what:016x}", f"{own:016x}")
@@ -998,7 +1002,7 @@ class _Checker:
             last = entry
             if entry["toc"] is not None:
                 offset, length = entry["toc"]
-                if offset != reach or offset + length > len(m.attachments):
+                if offset != reach or not 1 <= length <= len(m.attachments) - offset:
                     expected = f"an attachment from {reach} to at most {len(m.attachments)}"
                     self.add("attachment", spot, expected, entry["toc"])
                 reach = offset + length
@@ -1220,8 +1224,9 @@ class _Checker:
         if not 0 <= made.rows < len(table.row_sets):
             self.add("section-reference", place, f"one of {len(table.row_sets)} row sets", made.rows)
         made.section = self.section(seg, doc["section"], place, uses)
-        if not 0 <= first < end:
-            self.add("elements", place, "0 <= first < end", doc["elements"])
+        # No column is wider, whether the schema lists the table or not.
+        if not 0 <= first < end <= 1 << 20:
+            self.add("elements", place, "0 <= first < end <= 2^20", doc["elements"])
         made.row_bytes = self.row_bytes(encoding, end - first, place, seg.lenient)
         if made.section and rows and made.row_bytes > 0 and rows.count > 0:
             expected = rows.count * made.row_bytes
@@ -1285,11 +1290,12 @@ class _Checker:
             if kind == "array":
                 if not self.limit(len(entry["shape"]), 32, place, "dimensions"):
                     continue
-                expected = DENSE_ITEM[entry["dtype"]]
-                for n in entry["shape"]:
-                    expected *= n
+                item, extents = DENSE_ITEM[entry["dtype"]], entry["shape"]
+                expected = item * prod(extents)
                 if size != expected:
                     self.add("dense-entry", place, f"{expected} bytes", size)
+                else:
+                    self.limit(item * prod(max(1, n) for n in extents), MAX_INT, place, "bytes of an array")
             elif kind == "json" and section is None:
                 self.add("dense-entry", place, "a section", "null")
             if self.level == 2 and section:
@@ -1505,6 +1511,10 @@ class Folder(Mapping[str, Any]):
 
 def map_file(path: Path) -> Any:
     """Return the bytes of a file without reading it whole."""
+    if not path.is_file():
+        # Opening a pipe would wait for somebody to write into it.
+        path.stat()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""

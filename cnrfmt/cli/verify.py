@@ -92,8 +92,11 @@ def _words(report: Report) -> str:
     if {f.rule for f in damage} & MAY_BE_FOREIGN:
         return f"{count}; or it isn't a cnr container at all"
     if not versions:
-        return f"{count}, and no version can be read. Put a sound copy in its place"
+        return (
+            f"{count}, and no version can be read. Put a sound copy in its place, or what `cnrfmt salvage` makes of it"
+        )
     return (
-        f"{count} ({looked_at} looked at). Don't append to it; put a sound copy in its place. Until then reading is "
-        "safe: whatever is damaged is refused with an error, other rows and versions can still be read"
+        f"{count} ({looked_at} looked at). Don't append to it; put a sound copy in its place, or what `cnrfmt salvage` "
+        "makes of it. Until then reading is safe: whatever is damaged is refused with an error, other rows and "
+        "versions can still be read"
     )

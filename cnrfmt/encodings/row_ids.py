@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.errors import DamagedError
@@ -18,6 +19,19 @@ _BLOCK_BITS, _BLOCK_BYTES = 512, 72
 _MOST_WORDS = (1 << 32) - 1
 """The skip table of the packed code counts words in 32 bits."""
 _GREATEST = (1 << 63) - 1
+
+
+class Runs(NamedTuple):
+    """Row ids as runs, ascending and apart: the first and the last id of each. A few bytes for ever so many ids."""
+
+    firsts: Ids
+    lasts: Ids
+
+    def holds(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which of these ids are among them."""
+        at = np.maximum(np.searchsorted(self.firsts, ids, "right") - 1, 0)
+        found: npt.NDArray[np.bool_] = (self.firsts[at] <= ids) & (ids <= self.lasts[at])
+        return found
 
 
 class Plan(NamedTuple):
@@ -92,13 +106,21 @@ def decode(code: str, data: Bytes, count: int, first: int, last: int, place: str
     # The other codes take at least a bit of the section for each id, or a group's entry for 128 of them.
     if code == "runs" and count > max_ids:
         raise DamagedError("limit", place, expected=f"at most {max_ids} row ids", found=count)
-    # A private copy: whoever changes the file meanwhile can't change what was checked.
-    words = np.array(data[: len(data) // 8 * 8]).view("<u8").astype(np.uint64, copy=False)
-    ids = _DECODERS[code](words, len(data), count, first, last, place)
-    for name, want, found in (("first", first, int(ids[0])), ("last", last, int(ids[-1]))):
+    ids = _DECODERS[code](_private_words(data), len(data), count, first, last, place)
+    _check_ends(int(ids[0]), int(ids[-1]), first, last, place)
+    return ids
+
+
+def _private_words(data: Bytes) -> Words:
+    """A private copy: whoever changes the file meanwhile can't change what was checked."""
+    words: Words = np.array(data[: len(data) // 8 * 8]).view("<u8").astype(np.uint64, copy=False)
+    return words
+
+
+def _check_ends(found_first: int, found_last: int, first: int, last: int, place: str) -> None:
+    for name, want, found in (("first", first, found_first), ("last", last, found_last)):
         if want != found:
             _damaged("index-bounds", place, f"{want} as the {name} row id", found)
-    return ids
 
 
 def _damaged(rule: str, place: str, expected: str, found: object) -> NoReturn:
@@ -162,12 +184,20 @@ def _judge_group(words: Words, skip: int, ids: Ids, group: int, place: str) -> N
     )
 
 
-def _decode_runs(words: Words, nbytes: int, count: int, first: int, last: int, place: str) -> Ids:
-    from cnrfmt.kernels import row_index as kernel
+def decode_as_runs(data: Bytes, count: int, first: int, last: int, place: str) -> Runs:
+    """The row ids of a row set with the code ``"runs"``, every rule checked, without writing them out.
 
+    Parameters and errors are those of `decode`, but for the limit: this takes no more memory than the section.
+    """
+    runs = _checked_runs(_private_words(data), len(data), count, place)
+    _check_ends(int(runs.firsts[0]), int(runs.lasts[-1]), first, last, place)
+    return runs
+
+
+def _checked_runs(words: Words, nbytes: int, count: int, place: str) -> Runs:
     if nbytes % _ENTRY or not nbytes:
         _damaged("index-code", place, f"entries of {_ENTRY} bytes, at least one", f"{nbytes} bytes")
-    lengths = words[1::2]
+    firsts, lengths = words.view(np.int64)[::2].copy(), words[1::2]
     if not lengths.all():
         _damaged("index-code", place, "runs of at least 1 row id", "a run of 0")
     # The two halves apart, since a sum in 64 bits could wrap around to the count.
@@ -175,20 +205,30 @@ def _decode_runs(words: Words, nbytes: int, count: int, first: int, last: int, p
     listed = (int((lengths >> half).sum()) << 32) + int((lengths & np.uint64(0xFFFFFFFF)).sum())
     if listed != count:
         _damaged("index-bounds", place, f"{count} row ids", listed)
-    ids = np.empty(count, np.int64)
-    bad = int(kernel.decode_runs(words, ids))
-    if bad >= 0:
-        begin, length = int(words.view(np.int64)[2 * bad]), int(lengths[bad])
-        done = int(lengths[:bad].sum())
-        touches = done > 0 and begin - 1 == int(ids[done - 1])
-        if touches:
-            _damaged("index-code", place, "runs that don't touch", f"run {bad} touches the last")
+    more = lengths - np.uint64(1)
+    lasts = (firsts.view(np.uint64) + more).view(np.int64)
+    bad = more > np.uint64(_GREATEST) - firsts.view(np.uint64)
+    # A run that ends with the greatest id has no successor that it could touch.
+    bad[1:] |= (firsts[1:] <= lasts[:-1]) | (firsts[1:] - 1 == lasts[:-1])
+    if bad.any():
+        k = int(np.argmax(bad))
+        if k and int(firsts[k]) - 1 == int(lasts[k - 1]):
+            _damaged("index-code", place, "runs that don't touch", f"run {k} touches the last")
         _damaged(
             "index-order",
-            f"{place}, run {bad}",
+            f"{place}, run {k}",
             "row ids within int64, above those before",
-            f"{begin} to {begin + length - 1}",
+            f"{firsts[k]} to {int(firsts[k]) + int(more[k])}",
         )
+    return Runs(firsts, lasts)
+
+
+def _decode_runs(words: Words, nbytes: int, count: int, first: int, last: int, place: str) -> Ids:
+    from cnrfmt.kernels import row_index as kernel
+
+    _checked_runs(words, nbytes, count, place)
+    ids = np.empty(count, np.int64)
+    kernel.decode_runs(words, ids)
     return ids
 
 

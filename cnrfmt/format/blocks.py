@@ -103,11 +103,10 @@ def bit_names(mask: int) -> str:
     return ("bit " if len(bits) == 1 else "bits ") + ", ".join(bits)
 
 
-def check_id(value: bytes, what: str, place: str) -> bytes:
+def check_id(value: bytes, what: str, place: str) -> None:
     """An id must not be all zero."""
     if not any(value):
         raise DamagedError("segment-identity", f"{place}, {what}", expected="an id", found="zero")
-    return value
 
 
 @dataclass(frozen=True)
@@ -204,9 +203,11 @@ class Slot:
             (slot_number == number, f"slot number {number}", slot_number),
             (owner == container_id, f"container {container_id.hex()}", owner.hex()),
             (offset % PAGE == 0 and offset >= FIRST_SPAN, "a manifest at a span", offset),
-            (max(offset, length, version) <= MAX_BYTES, f"at most {MAX_BYTES}", (offset, length)),
             (end == slot.committed_end, f"committed end {slot.committed_end}", end),
         ):
             if not holds:
                 raise DamagedError("slot", place, expected=expected, found=found)
+        for what, number in (("committed end", end), ("version", version)):
+            if number > MAX_BYTES:
+                raise DamagedError("limit", f"{place}, {what}", expected=f"at most {MAX_BYTES}", found=number)
         return slot

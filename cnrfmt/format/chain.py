@@ -9,24 +9,34 @@ from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.schema import TableSchema
 from cnrfmt.format.toc import TableEntry, Toc
 
+Judged = set[tuple[int, TableSchema]]
+"""Tables of contents, by their identity, and schemas that were held against each other."""
+
 
 def check_chain(
-    manifest: Manifest, tocs: Sequence[tuple[ChainEntry, Toc]], place: str
+    manifest: Manifest, tocs: Sequence[tuple[ChainEntry, Toc]], place: str, judged: Judged | None = None
 ) -> Iterator[DamagedError]:
-    """Every break of the rules `chain-schema` and `dense-reference`."""
-    schemas = {t.table_id: t for t in manifest.tables}
+    """Every break of the rules `chain-schema` and `dense-reference`.
+
+    Who judges many versions of one chain hands in the same set `judged` each time: parts that stand in many versions
+    are then looked at once for each schema that they have.
+    """
+    judged = set() if judged is None else judged
     newest: dict[bytes, int | None] = {}
     in_step: dict[tuple[bytes, bytes], int | None] = {}
     for number, (entry, toc) in enumerate(tocs):
         where = f"{place}, chain entry {number}"
-        for table in toc.tables:
-            schema = schemas.get(table.table_id)
-            if schema is not None:
-                newest[table.table_id] = table.rows
-                rows = in_step.setdefault((entry.to_state, table.table_id), table.rows)
-                if table.rows != rows:
-                    yield _broken(f"{where}, table {schema.name!r}", f"{rows} rows as in its step", table.rows)
-                yield from _check_table(schema, table, where)
+        for schema in manifest.tables:
+            table = toc.by_table.get(schema.table_id)
+            if table is None:
+                continue
+            newest[table.table_id] = table.rows
+            rows = in_step.setdefault((entry.to_state, table.table_id), table.rows)
+            if table.rows != rows:
+                yield _broken(f"{where}, table {schema.name!r}", f"{rows} rows as in its step", table.rows)
+            if (id(toc), schema) not in judged:
+                judged.add((id(toc), schema))
+                yield from check_table(schema, table, where)
     for schema in manifest.tables:
         where = f"{place}, table {schema.name!r}"
         if schema.table_id not in newest:
@@ -41,7 +51,8 @@ def check_chain(
             )
 
 
-def _check_table(schema: TableSchema, table: TableEntry, where: str) -> Iterator[DamagedError]:
+def check_table(schema: TableSchema, table: TableEntry, where: str) -> Iterator[DamagedError]:
+    """Every break of these rules, and of those on parts that go with them, by what one segment says of a table."""
     where = f"{where}, table {schema.name!r}"
     if (table.rows is None) != schema.keyed:
         yield _broken(where, "rows null exactly for a keyed table", table.rows)

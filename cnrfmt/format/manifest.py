@@ -108,7 +108,7 @@ def pack_manifest(manifest: Manifest) -> bytes:
                     "offset": e.offset,
                     "length": e.length,
                     "trailer": digest_hex(e.trailer_digest),
-                    "toc": e.toc and list(e.toc),
+                    "toc": e.toc,
                 }
                 for e in m.chain
             ],
@@ -157,7 +157,7 @@ def parse_manifest(data: bytes, place: str) -> Manifest:
     created = record.text("created")
     if not _TIME.fullmatch(created):
         raise DamagedError(
-            "json-field", f"{place}, created", expected="YYYY-MM-DDThh:mm:ssZ", found=created
+            "json-field", f"{place}, created", expected="YYYY-MM-DDThh:mm:ssZ", found=repr(created)
         )
     step = None
     if not record.is_null("step"):
@@ -167,10 +167,10 @@ def parse_manifest(data: bytes, place: str) -> Manifest:
         raise DamagedError(
             "json-field", f"{place}, metadata", expected="an object", found=type(metadata).__name__
         )
-    if not any(container_id) or version > limits.MAX_INTEGER:
-        raise DamagedError(
-            "manifest-identity", place, expected="a container id and a version", found="none"
-        )
+    if not any(container_id):
+        raise DamagedError("manifest-identity", place, expected="a container id", found="zero")
+    if version > limits.MAX_INTEGER:
+        raise DamagedError("limit", place, expected=f"a version up to {limits.MAX_INTEGER}", found=version)
     manifest = Manifest(
         container_id,
         version,
@@ -232,7 +232,7 @@ def _parse_versions(record: Record) -> tuple[Retained, ...]:
         place = f"{record.place}, retained version {number}"
         if not isinstance(value, list) or len(value) != 4:
             raise DamagedError(
-                "json-field", place, expected="[version, offset, length, digest]", found=value
+                "json-field", place, expected="[version, offset, length, digest]", found=str(value)[:80]
             )
         keys = ("version", "offset", "length", "digest")
         item = Record(dict(zip(keys, value, strict=True)), keys, place, lenient=False)

@@ -32,7 +32,8 @@ class SegmentHeader:
     def parse(data: bytes, place: str, *, segment_id: bytes) -> SegmentHeader:
         """The header of the segment `segment_id`; raises `DamagedError` or `UnsupportedError`."""
         place = f"{place}, header"
-        block = check_block(data, "S", seed_of(segment_id, HEADER_LEVEL), place)
+        # Sealed under the id that it holds: so a sound block of another segment is told from a damaged one.
+        block = check_block(data, "S", seed_of(data[40:56], HEADER_LEVEL), place)
         features = Features.parse(block, place)
         check_zero(block, 104, 120, place)
         found = SegmentHeader(block[40:56], block[56:72], block[72:88], block[88:104], features)
@@ -93,11 +94,7 @@ class Trailer:
         Raises `DamagedError`.
         """
         place = f"{place}, trailer"
-        block = check_block(data, "T", seed_of(segment_id, TRAILER_LEVEL), place)
-        if (found := int.from_bytes(block[120:], "little")) != mark:
-            raise DamagedError(
-                "trailer-digest", place, expected=f"{mark:016x}", found=f"{found:016x}"
-            )
+        block = check_block(data, "T", seed_of(data[8:24], TRAILER_LEVEL), place)
         trailer = Trailer(*struct.unpack_from("<16sQQQQQI", block, 8))
         check_zero(block, 68, 120, place)
         if trailer.segment_id != segment_id:
@@ -106,6 +103,10 @@ class Trailer:
                 place,
                 expected=f"segment {segment_id.hex()}",
                 found=trailer.segment_id.hex(),
+            )
+        if (found := int.from_bytes(block[120:], "little")) != mark:
+            raise DamagedError(
+                "trailer-digest", place, expected=f"{mark:016x}", found=f"{found:016x}"
             )
         if trailer.length != length:
             raise DamagedError(
@@ -116,13 +117,6 @@ class Trailer:
 
 
 def _check_geometry(t: Trailer, place: str) -> None:
-    if t.toc_length > limits.MAX_METADATA:
-        raise DamagedError(
-            "limit",
-            f"{place}, table of contents",
-            expected=f"at most {limits.MAX_METADATA} bytes",
-            found=t.toc_length,
-        )
     piece = t.piece_size
     if (
         not limits.MIN_PIECE <= piece <= limits.MAX_PIECE
@@ -138,6 +132,13 @@ def _check_geometry(t: Trailer, place: str) -> None:
             expected="data, digests, table of contents and trailer one behind the other",
             found=f"piece size {piece}, data end {t.data_end}, table of contents at "
             f"{t.toc_offset} of {t.toc_length} bytes, segment of {t.length} bytes",
+        )
+    if t.toc_length > limits.MAX_METADATA:
+        raise DamagedError(
+            "limit",
+            f"{place}, table of contents",
+            expected=f"at most {limits.MAX_METADATA} bytes",
+            found=t.toc_length,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -95,7 +96,7 @@ def pack_toc(toc: Toc) -> bytes:
     """The bytes of a table of contents."""
     return strict_json.dump(
         {
-            "sections": [list(s) for s in toc.sections],
+            "sections": toc.sections,
             "nodes": "".join(f"{node:016x}" for node in toc.nodes),
             "tables": [_table_json(t) for t in toc.tables],
             "dense": None if toc.dense is None else [_dense_json(d) for d in toc.dense],
@@ -122,7 +123,7 @@ def _table_json(table: TableEntry) -> Json:
             {
                 "column": p.column,
                 "rows": p.rows,
-                "elements": list(p.elements),
+                "elements": p.elements,
                 "encoding": p.layout.to_json(),
                 "section": p.section,
                 "exceptions_of": p.exceptions_of,
@@ -133,7 +134,7 @@ def _table_json(table: TableEntry) -> Json:
 
 
 def _dense_json(entry: DenseEntry) -> Json:
-    shape = {"dtype": entry.dtype, "shape": list(entry.shape)} if entry.kind == "array" else {}
+    shape = {"dtype": entry.dtype, "shape": entry.shape} if entry.kind == "array" else {}
     return {"name": entry.name, "kind": entry.kind, **shape, "section": entry.section}
 
 
@@ -243,11 +244,13 @@ def _parse_table(
                 "limit", place, expected=f"{limits.MAX_TOMBSTONES} tombstones", found=count
             )
     parts: list[Part] = []
-    for number, item in enumerate(record.array("parts", limits.MAX_PARTS)):
+    overridden: set[int] = set()
+    listed = record.array("parts", limits.MAX_PARTS)
+    for number, item in enumerate(listed):
         part_place = f"{place}, part {number}"
         parts.append(_parse_part(item, sections, row_sets, part_place, lenient))
         if parts[-1].exceptions_of is not None:
-            _check_exception(parts, part_place)
+            _check_exception(parts, len(listed), overridden, part_place)
     used = {p.rows for p in parts} | {deleted}
     for number in range(len(row_sets)):
         if number not in used:
@@ -335,11 +338,11 @@ def _parse_part(
     return part
 
 
-def _check_exception(parts: list[Part], place: str) -> None:
+def _check_exception(parts: list[Part], count: int, overridden: set[int], place: str) -> None:
     part, number = parts[-1], parts[-1].exceptions_of
     assert number is not None
     if number >= len(parts) - 1:
-        rule = "exception" if number < limits.MAX_PARTS else "section-reference"
+        rule = "exception" if number < count else "section-reference"
         raise DamagedError(rule, place, expected="an earlier part", found=f"part {number}")
     main = parts[number]
     if (
@@ -347,7 +350,7 @@ def _check_exception(parts: list[Part], place: str) -> None:
         or not isinstance(main.layout, RowwiseLayout)
         or part.layout.dtype != main.layout.dtype
         or (main.column, main.elements) != (part.column, part.elements)
-        or any(p.exceptions_of == number for p in parts[:-1])
+        or number in overridden
     ):
         raise DamagedError(
             "exception",
@@ -355,6 +358,7 @@ def _check_exception(parts: list[Part], place: str) -> None:
             expected="a raw part for a row-wise part of the same column and elements, one for each",
             found=f"exceptions of part {number}",
         )
+    overridden.add(number)
 
 
 def _parse_dense(
@@ -379,13 +383,15 @@ def _parse_dense(
         raise DamagedError(
             "limit", place, expected=f"{limits.MAX_DIMENSIONS} dimensions", found=len(shape)
         )
-    size = DENSE_ITEM_SIZES[dtype]
-    for extent in shape:
-        size *= extent
+    size = math.prod(shape) * DENSE_ITEM_SIZES[dtype]
     if size != length:
         raise DamagedError(
             "dense-entry", place, expected=f"{size} bytes", found=f"{length} bytes"
         )
+    # No library can have an array whose extents that aren't zero are too large, even where it holds nothing.
+    claimed = math.prod(max(1, extent) for extent in shape) * DENSE_ITEM_SIZES[dtype]
+    if claimed > limits.MAX_BYTES:
+        raise DamagedError("limit", place, expected=f"an array of at most {limits.MAX_BYTES} bytes", found=shape)
     return DenseEntry(name, kind, section, dtype, shape)
 
 

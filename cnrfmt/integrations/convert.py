@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from cnrfmt.integrations.scheme import Patterns, from_container, table_bytes, to
 from cnrfmt.plan import Quantization
 from cnrfmt.reader import open as open_checkpoint
 from cnrfmt.storage.base import temporary_token
+from cnrfmt.storage.container import path_text
 from cnrfmt.storage.fs import POSIX, PosixFs
 from cnrfmt.writer import save
 
@@ -90,7 +92,7 @@ def convert(
     StorageError, CommitError, CommitUnknownError, VersionNotFoundError
         As `open` and `save` raise them. After an error the target is as it was (`CommitUnknownError` aside).
     """
-    source, target = os.fspath(source), os.fspath(target)
+    source, target = path_text(source, "source"), path_text(target, "target")
     theirs = _format_of(source, source_format, "source")
     ours = _format_of(target, target_format, "target")
     patterns = Patterns(tables)
@@ -100,7 +102,7 @@ def convert(
             f"found {theirs} and {ours}; convert by way of a container"
         )
     if not os.path.exists(source):
-        raise UsageError(f"{source}: there is no such file")
+        raise StorageError(errno.ENOENT, "there is no such file", source)
     if not force and os.path.lexists(target):
         raise UsageError(f"{target}: is there already; force=True replaces it")
     report = progress or (lambda done, total: None)

@@ -185,8 +185,10 @@ class SegmentSink(ABC):
             self.finished = True
 
     def abort(self) -> None:
-        """Takes the segment out of the transaction, which may go on without it."""
+        """Takes a segment that is still being written out of the transaction, which may go on without it."""
         self._owner.check_usable()
+        if self.finished:
+            raise UsageError("the segment was finished or given up; it can't be taken out any more")
         self._abort()
         self.finished = True
 
@@ -198,6 +200,14 @@ class SegmentSink(ABC):
 
     @abstractmethod
     def _abort(self) -> None: ...
+
+
+def nothing_committed(error: StorageError, newest: int | None) -> StorageError:
+    """The error of an attempt that was refused, with what that means for the container."""
+    text = f"{error.strerror or error}; nothing was committed"
+    if newest is not None:
+        text += f", the newest version is still {newest}"
+    return StorageError(error.errno, text, error.filename)
 
 
 class Transaction(ABC):
@@ -244,7 +254,11 @@ class Transaction(ABC):
             It refused at a step after which the version may count, now or after a crash.
         """
         self.check_usable()
-        self._commit(manifest, version, commit_id, digest)
+        try:
+            self._commit(manifest, version, commit_id, digest)
+        except CommitUnknownError as error:
+            error.version, error.commit_id = version, commit_id
+            raise
         self._state = "committed"
         self._release()
 
@@ -273,10 +287,7 @@ class Transaction(ABC):
         undone = self._state == "open"
         self.abort()
         if undone and isinstance(error, StorageError):
-            text = f"{error.strerror or error}; nothing was committed"
-            if self.head_bytes is not None:
-                text += f", the newest version is still {self.head_version}"
-            raise StorageError(error.errno, text, error.filename) from error
+            raise nothing_committed(error, self.head_version) from error
 
     def check_usable(self) -> None:
         """Raises `UsageError` once it is over, and in a process that was forked off."""
@@ -286,16 +297,18 @@ class Transaction(ABC):
             raise UsageError(f"{self.path}: this transaction is over; begin another")
 
     @contextmanager
-    def _settling(self, version: int, advice: str) -> Iterator[None]:
+    def _settling(self, version: int) -> Iterator[None]:
         """Around steps of which a failure leaves open whether the version counts."""
         try:
             yield
         except StorageError as error:
-            raise self._unknown(version, error, advice) from error
+            raise self._unknown(version, error) from error
 
-    def _unknown(self, version: int, error: StorageError, advice: str) -> CommitUnknownError:
+    def _unknown(self, version: int, error: StorageError) -> CommitUnknownError:
+        place = self.path if error.filename in (None, self.path) else f"{self.path}: {error.filename}"
         return CommitUnknownError(
-            f"{self.path}: version {version} may or may not be committed: {error.strerror or error}; {advice}"
+            f"{place}: {error.strerror or error}; version {version} may or may not be committed: open the container "
+            "to see, it is there whole, or everything is as it was before"
         )
 
     def _check_space(self, folder: str, size_hint: int | None) -> None:

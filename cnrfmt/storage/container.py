@@ -14,6 +14,7 @@ from cnrfmt.storage.base import (
     Name,
     SegmentSink,
     Transaction,
+    nothing_committed,
 )
 from cnrfmt.storage.directory import Directory
 from cnrfmt.storage.directory_commit import DirectoryTransaction
@@ -52,7 +53,7 @@ def open_container(path: str | os.PathLike[str], fs: Fs | None = None) -> Contai
         Nothing is there (``errno.ENOENT``), something that is neither a file nor a directory, or the
         operating system refuses.
     """
-    fs, text = fs or POSIX, _checked(path)
+    fs, text = fs or POSIX, path_text(path)
     found = fs.stat(text, follow=True)
     if found is None:
         raise StorageError(errno.ENOENT, "no container here; cnrfmt.save makes one", text)
@@ -81,7 +82,13 @@ def begin(path: str | os.PathLike[str], *, replace: bool, fs: Fs | None = None) 
     StorageError
         The operating system refuses.
     """
-    fs, text = fs or POSIX, _checked(path)
+    try:
+        return _begin(fs or POSIX, path_text(path), replace)
+    except StorageError as error:
+        raise nothing_committed(error, None) from error
+
+
+def _begin(fs: Fs, text: str, replace: bool) -> Transaction:
     if not can_write():
         raise UsageError(
             f"{text}: cnrfmt only reads on this operating system: writing needs fcntl locks and "
@@ -104,10 +111,14 @@ def begin(path: str | os.PathLike[str], *, replace: bool, fs: Fs | None = None) 
     return DirectoryTransaction(fs, real)
 
 
-def _checked(path: str | os.PathLike[str]) -> str:
-    text = os.fsdecode(path)
+def path_text(path: str | os.PathLike[str], what: str = "path") -> str:
+    """A path as text; raises `UsageError`, which calls it `what`, for anything that is none."""
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise UsageError(f"{what} must be a path, found {path!r}; give a str or an os.PathLike") from None
     if not text or "\0" in text:
-        raise UsageError(f"a path must not be empty or hold a zero byte, found {text!r}")
+        raise UsageError(f"{what} must not be empty or hold a zero byte, found {text!r}")
     if "://" in text:
         raise UsageError(f"{text}: this release reads and writes files and directories, not URLs")
     return text

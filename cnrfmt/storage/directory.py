@@ -143,7 +143,7 @@ class Directory(Container):
             raise self._gone(place, named) from error
         if len(data) != retained.length:
             raise DamagedError(
-                "manifest-digest",
+                "block-length",
                 place,
                 expected=f"{retained.length} bytes",
                 found=f"{len(data)} bytes",
@@ -193,7 +193,8 @@ class Directory(Container):
         if named:
             return DamagedError("file-missing", place, expected="a file", found="none")
         return VersionExpiredError(
-            f"{place}: its version was removed after this reader had opened it; refresh, or retain versions for longer"
+            f"{place}: somebody removed it after this reader had opened it, and the newest version doesn't need it; "
+            "refresh to go on with the newest version"
         )
 
     def same_as(self, other: Container) -> bool:

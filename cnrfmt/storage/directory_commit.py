@@ -6,6 +6,7 @@ import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 from cnrfmt.errors import (
     CommitUnknownError,
@@ -40,7 +41,6 @@ from cnrfmt.storage.fs import Fs
 from cnrfmt.storage.source import Source
 
 _TRIES = 20
-_READ_THE_HEAD = "open the container to see whether it is there"
 
 
 @dataclass
@@ -69,6 +69,8 @@ class DirectoryTransaction(Transaction):
             if newest is None:
                 self.container_id = new_id()
             else:
+                # A pending head becomes durable here: a version that is kept must not lose the one that it builds on.
+                fs.sync_directory(self._folder(MANIFESTS))
                 self.head_version, self.head_bytes = newest
                 place = manifest_place(path, newest[0])
                 self.container_id = check_manifest(newest[1], place, newest[0], None, None)
@@ -139,12 +141,11 @@ class DirectoryTransaction(Transaction):
 
     def discard(self, temporary: _Temporary) -> None:
         """Removes a temporary file."""
-        if temporary in self._temporaries:
-            self._temporaries.remove(temporary)
-            with suppress(StorageError):
-                self.fs.unlink(temporary.path)
-            with suppress(StorageError):
-                self.fs.close(temporary.handle)
+        self._temporaries.remove(temporary)
+        with suppress(StorageError):
+            self.fs.unlink(temporary.path)
+        with suppress(StorageError):
+            self.fs.close(temporary.handle)
 
     def source(self, entry: ChainEntry) -> Source:
         """The file of a segment."""
@@ -192,10 +193,16 @@ class DirectoryTransaction(Transaction):
         try:
             fs.link(temporary.path, target)
         except StorageError as error:
-            self._settle_link(error, version, commit_id)
+            # An answer may be lost where the file system is elsewhere: what stands under the name tells.
+            whose = self._settle_link(version, commit_id)
+            if whose != "ours":
+                self._state = "open"
+                if whose == "nobody's":
+                    raise
+                raise self._conflict(version) from error
         self._drop_name(temporary)
         fs.point("manifest-published")
-        with self._settling(version, _READ_THE_HEAD):
+        with self._settling(version):
             fs.sync_directory(self._folder(MANIFESTS))
         fs.point("manifests-synced")
         self._check_won(target, version, digest)
@@ -222,23 +229,17 @@ class DirectoryTransaction(Transaction):
         with suppress(StorageError):
             self.fs.unlink(temporary.path)
 
-    def _settle_link(self, error: StorageError, version: int, commit_id: bytes) -> None:
-        """After a refused publication: what stands under the name tells whose commit it is.
-
-        An answer may be lost where the file system is elsewhere, so a refusal may mean that it happened.
-        """
-        with self._settling(version, _READ_THE_HEAD):
+    def _settle_link(self, version: int, commit_id: bytes) -> Literal["ours", "another's", "nobody's"]:
+        """Whose the manifest of a version is, after its publication was refused."""
+        with self._settling(version):
             data = self._manifest_at(version)
         if data is None:
-            self._state = "open"
-            raise error
+            return "nobody's"
         try:
-            ours = parse_manifest(data, manifest_place(self.path, version)).commit_id == commit_id
+            found = parse_manifest(data, manifest_place(self.path, version)).commit_id
         except (DamagedError, UnsupportedError):
-            ours = False
-        if not ours:
-            self._state = "open"
-            raise self._conflict(version) from error
+            return "another's"
+        return "ours" if found == commit_id else "another's"
 
     def _manifest_at(self, version: int) -> bytes | None:
         try:
@@ -254,7 +255,7 @@ class DirectoryTransaction(Transaction):
         The name that a version gets may have become free again: others may have committed this version and later
         ones, and collected this one's manifest. Then this commit came too late, and its manifest is taken away.
         """
-        with self._settling(version, _READ_THE_HEAD):
+        with self._settling(version):
             newest = read_newest(self.fs, self.path)
             if newest is None or newest[0] <= version:
                 return
@@ -263,7 +264,7 @@ class DirectoryTransaction(Transaction):
         if named is None:
             raise CommitUnknownError(
                 f"{self.path}: version {version} was committed by this writer or by another, and has been "
-                f"removed since; the newest is {newest[0]}: {_READ_THE_HEAD}"
+                f"removed since; the newest is {newest[0]}: open it and try again on it"
             )
         if named != digest:
             self._published.append(target)

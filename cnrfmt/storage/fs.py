@@ -9,7 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -174,9 +174,14 @@ class PosixFs:
         with _refusals("open", path):
             # Python opens with O_CLOEXEC.
             handle = os.open(path, flags, 0o666)
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            raise StorageError(errno.EINVAL, "not a regular file", path)
+            try:
+                # What was made just now is a regular file.
+                if mode != "create" and not stat.S_ISREG(os.fstat(handle).st_mode):
+                    raise OSError(errno.EINVAL, "Not a regular file")
+            except OSError:
+                with suppress(OSError):
+                    os.close(handle)
+                raise
         self._paths[handle] = path
         return handle
 
@@ -240,7 +245,9 @@ class PosixFs:
                 if error.errno not in (errno.EINVAL, errno.EBADF):
                     raise
             finally:
-                os.close(handle)
+                # It was opened for the sync alone, whose answer is what counts.
+                with suppress(OSError):
+                    os.close(handle)
 
     def stat_handle(self, handle: int) -> FileStat:
         """``fstat``."""
@@ -329,6 +336,15 @@ class PosixFs:
 
 POSIX = PosixFs()
 """The file system that is used where none is given."""
+
+
+def _after_fork() -> None:
+    """The thread that counted at the moment of a fork isn't in the child to give the lock back."""
+    POSIX._counting = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager

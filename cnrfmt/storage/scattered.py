@@ -31,13 +31,13 @@ def read_ranges(handle: int, offsets: Ids, length: int, buffer: Bytes) -> int:
     The last ends with the buffer and may be shorter. Returns how many were read whole before the first that wasn't,
     for whatever reason: a caller asks for that one by itself to learn it.
     """
-    if INTERPRETED:
-        for k, offset in enumerate(offsets.tolist()):
-            view = buffer[k * length : (k + 1) * length].data
-            try:
-                if os.preadv(handle, [view], offset) != len(view):
-                    return k
-            except OSError:
+    if not INTERPRETED:
+        return int(_read_all(handle, offsets, length, buffer))
+    for k, offset in enumerate(offsets.tolist()):
+        view = buffer[k * length : (k + 1) * length].data
+        try:
+            if os.preadv(handle, [view], offset) != len(view):
                 return k
-        return len(offsets)
-    return int(_read_all(handle, offsets, length, buffer))
+        except OSError:
+            return k
+    return len(offsets)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import errno
 import os
 import re
 import time
@@ -120,7 +122,8 @@ def _parse_slots(pages: tuple[bytes, bytes], path: str, container_id: bytes) -> 
             found.append(Slot.parse(page, place, number=number, container_id=container_id))
         except DamagedError as error:
             found.append(None)
-            faults.append(error)
+            # The frames of its traceback hold this list, and so it itself, and every file that they have open.
+            faults.append(copy.copy(error))
     return Slots(pages, (found[0], found[1]), tuple(faults), f"{path}: slots")
 
 
@@ -209,7 +212,15 @@ class SingleFile(Container):
 
     def same_as(self, other: Container) -> bool:
         """Whether both are the same file."""
-        return isinstance(other, SingleFile) and self._opened().identity == other._opened().identity
+        if not isinstance(other, SingleFile):
+            return False
+        try:
+            return self._opened().identity == other._opened().identity
+        except StorageError as error:
+            # A server has removed the other's file, whose number it may have given to this one.
+            if error.errno == errno.ESTALE:
+                return False
+            raise
 
     def inspect(self) -> FileFacts:
         """The pages at the start of the file, and the unfinished files beside it."""

@@ -29,8 +29,6 @@ from cnrfmt.storage.single_file import (
 )
 from cnrfmt.storage.source import Source
 
-_READ_THE_HEAD = "open the container to see whether it is the newest"
-
 
 def begin_single_file(fs: Fs, path: str, *, replace: bool) -> Transaction:
     """Locks the single file at this resolved path and starts a transaction on its head."""
@@ -110,13 +108,13 @@ class _FileTransaction(Transaction):
     """What appending and writing anew share: spans behind each other in one file."""
 
     kind = "file"
+    handle: int
 
     def __init__(self, fs: Fs, path: str, lock: WriterLock, base: _Base | None) -> None:
         super().__init__(fs, path)
         self._lock, self._base = lock, base
         self._sink: _FileSink | None = None
         self._end = FIRST_SPAN
-        self.handle = -1
         if base is None:
             self.container_id = new_id()
         else:
@@ -136,7 +134,7 @@ class _FileTransaction(Transaction):
         """Starts a span behind what was written; one at a time."""
         self.check_usable()
         self._check_finished()
-        self._check_space(os.path.dirname(self.path) or ".", size_hint)
+        self._check_space(os.path.dirname(self.path), size_hint)
         self._sink = _FileSink(self, self._end)
         return self._sink
 
@@ -187,6 +185,8 @@ class Appending(_FileTransaction):
         self.handle = base.handle
         self._end = base.head.committed_end
         self._undoable = True
+        # Whoever put the file there may have died before its name was durable: what is appended would go with it.
+        fs.sync_directory(os.path.dirname(path))
         if not base.slots.agree:
             self._repair()
         if base.size > self._end:
@@ -220,17 +220,17 @@ class Appending(_FileTransaction):
         try:
             base.write_slot(0, slot)
         except StorageError as error:
-            with self._settling(version, _READ_THE_HEAD):
+            with self._settling(version):
                 untouched = base.read_slots().pages == base.slots.pages
             if untouched:
                 self._state = "open"
                 raise
-            raise self._unknown(version, error, _READ_THE_HEAD) from error
+            raise self._unknown(version, error) from error
         fs.point("slot-a-written")
-        with self._settling(version, _READ_THE_HEAD):
+        with self._settling(version):
             fs.sync(self.handle)
         fs.point("slot-a-synced")
-        with self._settling(version, "it stands in slot A, and slot B is in doubt"):
+        with self._settling(version):
             base.write_slot(1, slot)
             fs.point("slot-b-written")
             fs.sync(self.handle)
@@ -293,13 +293,13 @@ class NewFile(_FileTransaction):
             fs.rename(self._temporary, self.path)
         except StorageError:
             # An answer may be lost where the file system is elsewhere: what stands at the path tells.
-            with self._settling(version, _READ_THE_HEAD):
+            with self._settling(version):
                 at_path = fs.stat(self.path)
             if at_path is None or at_path.identity != self._identity:
                 self._state = "open"
                 raise
         fs.point("file-renamed")
-        with self._settling(version, _READ_THE_HEAD):
+        with self._settling(version):
             fs.sync_directory(self._folder)
         fs.point("folder-synced")
 

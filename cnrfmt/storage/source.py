@@ -97,7 +97,9 @@ class Source:
         Raises what `pread_into` raises.
         """
         file = self._opened()
-        if len(offsets) and not 0 <= offsets.min() <= offsets.max() <= self.length:
+        ends = offsets + length
+        ends[-1:] += len(buffer) - len(offsets) * length
+        if len(offsets) and not (offsets.min() >= 0 and ends.max() <= self.length):
             raise UsageError(f"{self.place}: ranges outside its {self.length} bytes asked for")
         done = file.fs.pread_ranges(file.handle, offsets + self._offset, length, buffer)
         for k in range(done, len(offsets)):

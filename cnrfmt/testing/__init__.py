@@ -1,9 +1,22 @@
-"""Hypothesis strategies and a plain model of a container, for users' tests as well as for cnrfmt's own.
+"""Hypothesis strategies, a state machine and a plain model of a container, for users' tests and for cnrfmt's own.
 
 Needs the package `hypothesis`.
 """
 
+from cnrfmt.testing.machine import ContainerMachine, Disk, FolderDisk
 from cnrfmt.testing.model import Model, ModelTable
+from cnrfmt.testing.process import Killed, Process
 from cnrfmt.testing.strategies import Operation, operations, tables
 
-__all__ = ["Model", "ModelTable", "Operation", "operations", "tables"]
+__all__ = [
+    "ContainerMachine",
+    "Disk",
+    "FolderDisk",
+    "Killed",
+    "Model",
+    "ModelTable",
+    "Operation",
+    "Process",
+    "operations",
+    "tables",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from cnrfmt.errors import DamagedError
 from cnrfmt.format.encoding import RowwiseLayout
 from cnrfmt.format.schema import TableSchema
 from cnrfmt.format.toc import Part, RowSet, TableEntry
-from cnrfmt.resolve import Steps
 from cnrfmt.segment_reader import SegmentReader
 
 _CHUNK = 4 << 20
@@ -45,9 +44,11 @@ def ids_of(segment: SegmentReader, row_set: RowSet) -> Ids:
 
 
 def _check_table(segment: SegmentReader, table: TableEntry, place: str) -> Iterator[DamagedError]:
-    for row_set in table.row_sets:
+    for number, row_set in enumerate(table.row_sets):
         try:
-            if row_set.section is not None:
+            if number == table.deleted:
+                segment.holds(row_set, np.empty(0, np.int64))
+            elif row_set.section is not None:
                 segment.ids(row_set)
         except DamagedError as error:
             yield error
@@ -69,10 +70,10 @@ def _check_table(segment: SegmentReader, table: TableEntry, place: str) -> Itera
 def _check_tombstones(segment: SegmentReader, table: TableEntry, place: str) -> None:
     if table.deleted is None:
         return
-    gone = ids_of(segment, table.row_sets[table.deleted])
+    gone = table.row_sets[table.deleted]
     for number in {p.rows for p in table.parts}:
-        both = np.intersect1d(gone, ids_of(segment, table.row_sets[number]), assume_unique=True)
-        if both.size:
+        rows = ids_of(segment, table.row_sets[number])
+        if len(both := rows[segment.holds(gone, rows)]):
             raise DamagedError(
                 "tombstone", place, expected="deleted rows in no part", found=f"row {both[0]}"
             )
@@ -131,63 +132,82 @@ def _check_exceptions(segment: SegmentReader, table: TableEntry, part: Part, pla
             )
 
 
+Rectangle = tuple[SegmentReader, RowSet, Part]
+"""A part and its row set: rows x elements of a column."""
+
+
 def check_step(
     step: Sequence[tuple[SegmentReader, TableEntry]], place: str
 ) -> Iterator[DamagedError]:
-    """Every overlap of two parts of one column within a step."""
-    by_column: dict[str, list[tuple[SegmentReader, TableEntry, Part]]] = {}
+    """The overlaps of two parts of one column within a step."""
+    by_column: dict[str, list[Rectangle]] = {}
     for segment, table in step:
         for part in table.parts:
             if part.exceptions_of is None:
-                by_column.setdefault(part.column, []).append((segment, table, part))
+                by_column.setdefault(part.column, []).append((segment, table.row_sets[part.rows], part))
     for column, parts in by_column.items():
-        for number, (segment, table, part) in enumerate(parts):
-            for other_segment, other_table, other in parts[:number]:
-                if (
-                    part.elements[0] >= other.elements[1]
-                    or other.elements[0] >= part.elements[1]
-                ):
-                    continue
-                mine, theirs = table.row_sets[part.rows], other_table.row_sets[other.rows]
-                if mine.last < theirs.first or theirs.last < mine.first:
-                    continue
-                both = np.intersect1d(
-                    ids_of(segment, mine), ids_of(other_segment, theirs), assume_unique=True
-                )
-                if both.size:
+        # Parts that are apart in their rows' bounds, or in their elements, need no look at the rows.
+        for near in _groups(parts, lambda item: (item[1].first, item[1].last + 1)):
+            for nearer in _groups(near, lambda item: item[2].elements):
+                if len(nearer) > 1 and (row := _shared_row(nearer)) is not None:
+                    segment, table = step[0]
                     yield DamagedError(
                         "part-overlap",
                         f"{place}, {segment.table_name(table.table_id)}, column {column!r}",
                         expected="parts of one step that share no element",
-                        found=f"row {both[0]} twice",
+                        found=f"row {row} twice",
                     )
 
 
+def _groups(
+    parts: list[Rectangle], bounds: Callable[[Rectangle], tuple[int, int]]
+) -> Iterator[list[Rectangle]]:
+    """The parts in groups, so that those of two groups are apart in one direction."""
+    group: list[Rectangle] = []
+    reach = 0
+    for part in sorted(parts, key=bounds):
+        start, end = bounds(part)
+        if group and start >= reach:
+            yield group
+            group = []
+        reach = max(reach, end) if group else end
+        group.append(part)
+    yield group
+
+
+def _shared_row(parts: list[Rectangle]) -> int | None:
+    """A row of which two of the parts hold the same element; costs what sorting all their row ids costs."""
+    ids = np.concatenate([ids_of(segment, row_set) for segment, row_set, _ in parts])
+    counts = [row_set.count for _, row_set, _ in parts]
+    first = np.repeat(np.array([part.elements[0] for _, _, part in parts], np.int32), counts)
+    end = np.repeat(np.array([part.elements[1] for _, _, part in parts], np.int32), counts)
+    order = np.lexsort((first, ids))
+    ids, first, end = ids[order], first[order], end[order]
+    # The ranges of one row, in the order of their starts, share an element only if two neighbours do.
+    shared = (ids[1:] == ids[:-1]) & (first[1:] < end[:-1])
+    return int(ids[1:][shared][0]) if shared.any() else None
+
+
 def check_tiling(
-    schema: TableSchema, steps: Steps, baseline: bool, place: str
+    schema: TableSchema, step: Sequence[tuple[SegmentReader, TableEntry]], place: str
 ) -> Iterator[DamagedError]:
     """Every column whose parts leave a hole in the baseline step of a dense table."""
-    if not baseline or schema.keyed or not steps:
+    if schema.keyed or not step:
         return
+    have: dict[str, int] = {}
+    for _, table in step:
+        for part in table.parts:
+            if part.exceptions_of is None:
+                size = table.row_sets[part.rows].count * (part.elements[1] - part.elements[0])
+                have[part.column] = have.get(part.column, 0) + size
+    rows = max(table.rows or 0 for _, table in step)
     for column in schema.columns:
-        parts = [
-            (segment, table, part)
-            for segment, table in steps[0]
-            for part in table.parts
-            if part.column == column.name and part.exceptions_of is None
-        ]
-        if not parts:
-            continue
-        rows = max((table.rows or 0) for _, table, _ in parts)
         want = rows * column.width(schema.dim)
-        have = sum(
-            table.row_sets[p.rows].count * (p.elements[1] - p.elements[0]) for _, table, p in parts
-        )
         # Parts of a step share no element, so that their sizes tell whether they leave one out.
-        if have < want:
+        if have.get(column.name, want) < want:
             yield DamagedError(
                 "baseline-tiling",
                 f"{place}, table {schema.name!r}, column {column.name!r}",
                 expected=f"{want} elements",
-                found=f"{have}",
+                found=f"{have[column.name]}",
             )

@@ -35,6 +35,7 @@ class Report:
     level: Level
     versions: list[int] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    _known: set[Finding] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def sound(self) -> bool:
@@ -89,5 +90,6 @@ class Report:
             )
 
     def _add(self, finding: Finding) -> None:
-        if finding not in self.findings:
+        if finding not in self._known:
+            self._known.add(finding)
             self.findings.append(finding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,15 +20,18 @@ from cnrfmt.format.blocks import (
     Slot,
     bit_names,
 )
-from cnrfmt.format.chain import check_chain
+from cnrfmt.format.chain import Judged, check_chain
 from cnrfmt.format.limits import BLOCK, PAGE
 from cnrfmt.format.manifest import ChainEntry, Manifest, parse_manifest
 from cnrfmt.format.segment import SegmentHeader
+from cnrfmt.format.toc import TableEntry
+from cnrfmt.memory import guarded
 from cnrfmt.segment_reader import SegmentReader
 from cnrfmt.storage.base import Container, DirectoryFacts, FileFacts, manifest_place
-from cnrfmt.storage.container import open_container
+from cnrfmt.storage.container import open_container, path_text
 from cnrfmt.storage.fs import Fs
 from cnrfmt.storage.single_file import SingleFile
+from cnrfmt.storage.source import Source
 from cnrfmt.verification import contents
 from cnrfmt.verification.report import Level, Report
 
@@ -63,11 +66,13 @@ def verify(
     ------
     StorageError
         The operating system refused to read. Damage is never raised, it is reported.
+    TooLargeError
+        There isn't enough memory to look at all of it.
     """
     if level not in ("structure", "digests", "full"):
         raise UsageError(f"level is 'structure', 'digests' or 'full', found {level!r}")
-    report = Report(os.fspath(path), level)
-    with open_container(report.path, fs) as container:
+    report = Report(path_text(path), level)
+    with guarded(f"{report.path}, what there is to verify"), open_container(report.path, fs) as container:
         _Validation(container, report, parallel.thread_count(threads), progress).run()
     return report
 
@@ -81,6 +86,7 @@ class _Validation:
     manifests: dict[int, Manifest] = field(default_factory=dict)
     segments: dict[tuple[bytes, int | None], SegmentReader | None] = field(default_factory=dict)
     noted: set[str] = field(default_factory=set)
+    judged: Judged = field(default_factory=set)
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -201,6 +207,19 @@ class _Validation:
         except (DamagedError, UnsupportedError) as error:
             self.report.add(error)
             return
+        facts = self.container.inspect()
+        claimed = sum(retained.length for retained in head.versions)
+        if isinstance(facts, FileFacts) and claimed > facts.size:
+            # Manifests within manifests would make the work as large as the square of the file.
+            self.report.add(
+                DamagedError(
+                    "span",
+                    manifest_place(self.report.path, head.version),
+                    expected=f"retained manifests that share no byte of {facts.size}",
+                    found=f"{claimed} bytes of them",
+                )
+            )
+            return
         for retained in head.versions:
             with self.guard():
                 data = self.container.read_manifest(retained)
@@ -247,7 +266,7 @@ class _Validation:
             if reader is not None
         ]
         if whole:
-            for problem in check_chain(manifest, tocs, place):
+            for problem in check_chain(manifest, tocs, place, self.judged):
                 self.report.add(problem)
 
     def _open(self, manifest: Manifest, entry: ChainEntry, place: str) -> SegmentReader | None:
@@ -255,8 +274,10 @@ class _Validation:
         if key not in self.segments:
             self.segments[key] = None
             with self.guard():
+                source = self.container.segment(entry)
+                _check_known(source)
                 self.segments[key] = SegmentReader(
-                    self.container.segment(entry),
+                    source,
                     entry,
                     None,
                     backend="pread",
@@ -348,7 +369,10 @@ class _Validation:
     def _check_spans(self) -> None:
         end = 0
         name = "the slots"
+        overlapping = set()
         for (offset, length), what in sorted(self._spans().items()):
+            if offset < end:
+                overlapping.add(offset)
             with self.guard():
                 if offset % PAGE or offset < max(end, FIRST_SPAN):
                     raise DamagedError(
@@ -358,6 +382,10 @@ class _Validation:
                         found=f"{length} bytes at {offset}",
                     )
             end, name = max(end, offset + length), what
+        # Segments within segments are damage already; to look into each would cost the square of the file.
+        for key in self.segments:
+            if key[1] in overlapping:
+                self.segments[key] = None
 
     def _check_digests(self) -> None:
         readers = [r for r in self.segments.values() if r is not None]
@@ -402,27 +430,47 @@ class _Validation:
             if reader is not None:
                 for error in contents.check_segment(reader):
                     self.report.add(error)
-        seen: set[tuple[bytes, bytes]] = set()
+                reader.forget()
+        seen: set[object] = set()
         for manifest in self.manifests.values():
             place = manifest_place(self.report.path, manifest.version)
-            steps = [
-                [self.segments[entry.segment, entry.offset] for entry in step]
-                for step in manifest.steps()
-            ]
-            schemas = {t.table_id: t for t in manifest.tables}
-            for number, (step, entries) in enumerate(zip(steps, manifest.steps(), strict=True)):
-                readers = [r for r in step if r is not None]
-                if len(readers) < len(step):
+            for number, entries in enumerate(manifest.steps()):
+                readers = [r for e in entries if (r := self.segments[e.segment, e.offset]) is not None]
+                if len(readers) < len(entries):
                     continue
-                for table_id in {t for r in readers for t in r.toc.by_table}:
-                    key = (entries[0].to_state, table_id)
-                    says = [(r, r.toc.by_table[table_id]) for r in readers if table_id in r.toc.by_table]
-                    schema = schemas.get(table_id)
-                    with self.guard():
-                        if key not in seen:
-                            seen.add(key)
-                            for error in contents.check_step(says, place):
-                                self.report.add(error)
-                        if schema is not None:
-                            for error in contents.check_tiling(schema, [says], number == 0, place):
-                                self.report.add(error)
+                step = tuple((entry.segment, entry.offset) for entry in entries)
+                if step not in seen:
+                    seen.add(step)
+                    self._check_step(readers, place)
+                for schema in manifest.tables if number == 0 else ():
+                    if (step, schema) not in seen:
+                        seen.add((step, schema))
+                        for error in contents.check_tiling(schema, _says(readers, schema.table_id), place):
+                            self.report.add(error)
+
+    def _check_step(self, readers: list[SegmentReader], place: str) -> None:
+        for table_id in {table_id for reader in readers for table_id in reader.toc.by_table}:
+            with self.guard():
+                for error in contents.check_step(_says(readers, table_id), place):
+                    self.report.add(error)
+        for reader in readers:
+            reader.forget()
+
+
+def _check_known(source: Source) -> None:
+    """Raises `UnsupportedError` where a segment's header asks for what this release doesn't know.
+
+    Then what would need its content isn't judged. What is damaged in the header is found later, by `_check_against`.
+    """
+    if source.length < BLOCK:
+        return
+    block = np.empty(BLOCK, np.uint8)
+    source.pread_into(0, block)
+    data = block.tobytes()
+    with suppress(DamagedError):
+        SegmentHeader.parse(data, source.place, segment_id=data[40:56])
+
+
+def _says(readers: list[SegmentReader], table_id: bytes) -> list[tuple[SegmentReader, TableEntry]]:
+    """What the segments of a step say of a table."""
+    return [(r, r.toc.by_table[table_id]) for r in readers if table_id in r.toc.by_table]

@@ -113,3 +113,19 @@ def test_the_demo_gets_its_options(line: str, cnr: Command, monkeypatch: pytest.
     assert cnr("demo", *line.split()).code == 0
     (call,) = calls
     assert {key: call[key] for key in DEMOS[line]} == DEMOS[line]
+
+
+def test_what_isnt_there_ends_in_4_as_with_every_verb(original: Path, tmp_path: Path, cnr: Command) -> None:
+    nowhere = tmp_path / "nowhere.cnr"
+    for argv in (
+        ["convert", nowhere, tmp_path / "t.npz"],
+        ["convert", tmp_path / "nowhere.npz", tmp_path / "t.cnr"],
+        ["verify", nowhere],
+        ["info", nowhere],
+        ["rows", nowhere, "t"],
+        ["salvage", nowhere, tmp_path / "new.cnr"],
+        ["salvage", original, tmp_path / "no" / "folder" / "new.cnr"],
+    ):
+        found = cnr(*argv)
+        assert (found.code, found.out) == (4, ""), argv
+        assert found.err.count("\n") == 1

@@ -11,7 +11,7 @@ import cnrfmt
 from cnrfmt.cli import main
 from tests.cli.support import Command
 
-VERBS = ("info", "ls", "rows", "verify", "convert", "demo")
+VERBS = ("info", "ls", "rows", "verify", "salvage", "convert", "demo")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -65,6 +65,11 @@ USAGE_ERRORS = {
     "rows PATH visitor x": "integer of 64 bits",
     "verify PATH --level deep": "invalid choice: 'deep'",
     "verify PATH --threads 0": "threads must be",
+    "salvage PATH": "needs NEW",
+    "salvage PATH PATH": "is there already",
+    "salvage PATH x.cnr --whole --version 1": "not allowed with",
+    "salvage PATH --dry-run --version 9": "no version 9 found",
+    "salvage PATH --dry-run --table nobody": "no table 'nobody'",
     "convert PATH x.npz --quantize 3": "takes 8, 4, 2 or raw",
     "convert PATH x.npz --quantize 8 4": "bits for all tables twice",
     "convert PATH x.npz --quantize a=8 a=4": "'a' twice",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -248,8 +249,12 @@ def test_formats_that_are_not_known(model: Path, tmp_path: Path) -> None:
         convert(tmp_path / "a.bin", tmp_path / "a.cnr")
     with pytest.raises(UsageError, match=every):
         convert(model, tmp_path / "a", target_format="parquet")
-    with pytest.raises(UsageError, match="no such file"):
+    with pytest.raises(StorageError, match="no such file") as missing:
         convert(tmp_path / "none.npz", tmp_path / "b.cnr")
+    assert missing.value.errno == errno.ENOENT
+    for role in ("source", "target"):
+        with pytest.raises(UsageError, match=f"{role} must be a path"):
+            convert(**{"source": model, "target": tmp_path / "c.npz", role: None})
 
 
 def test_one_of_the_two_must_be_a_container(model: Path, tmp_path: Path) -> None:

@@ -1,21 +1,16 @@
-"""A disk that fails, and a process that ends, at every single call of a commit."""
+"""A process that ends, at every single call of a commit. Disks that fail are in `tests/crash/test_faults.py`."""
 
 from __future__ import annotations
 
-import errno
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cnrfmt.errors import CommitUnknownError, StorageError
-from cnrfmt.storage.container import open_container
-from cnrfmt.storage.fs import Fs
 from tests.storage.support import (
     FORKS,
     ExitAt,
-    FailAt,
     KillAt,
     Killed,
     Points,
@@ -23,7 +18,6 @@ from tests.storage.support import (
     ScriptedFs,
     check_whole,
     commit,
-    contents,
     leftovers,
     payload,
     run_in_child,
@@ -74,35 +68,6 @@ def _next_writer_succeeds(path: Path, before: int | None) -> None:
     assert not leftovers(path)
 
 
-@pytest.mark.parametrize("lasting", [False, True], ids=["once", "for good"])
-@pytest.mark.parametrize("case", CASES)
-def test_refusal_at_every_call(tmp_path: Path, case: str, lasting: bool) -> None:
-    unknown = 0
-    for k in range(1, _attempts(tmp_path, case) + 1):
-        path, old, fresh = _prepare(tmp_path / str(k), case)
-        code = (errno.ENOSPC, errno.EIO)[k % 2]
-        faults = FailAt(k, code, lasting=lasting)
-        fs = ScriptedFs(faults)
-        outcome = "committed"
-        try:
-            commit(path, payload(2), fresh=fresh, fs=fs)
-        except CommitUnknownError:
-            outcome = "unknown"
-            unknown += 1
-        except StorageError as error:
-            outcome = "failed" if error.errno == code else f"failed with {error}"
-        now = _version(path)
-        new = 0 if old is None else old + 1
-        assert now in {"committed": {new}, "failed": {old}, "unknown": {old, new}}[outcome], (k, fs.calls[-3:])
-        assert not fs.handles
-        # Where even removing is refused, or nobody knows whether it may be, a later writer does it.
-        if outcome != "unknown" and "unlink" not in faults.failed:
-            assert not leftovers(path), (k, faults.failed)
-        _next_writer_succeeds(path, now)
-    # Between the first and the last step that may make the version count there is at least one sync.
-    assert unknown >= 1
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_process_that_ends_at_every_call(tmp_path: Path, case: str) -> None:
     seen = set()
@@ -139,32 +104,3 @@ def test_real_process_that_ends_at_every_point(tmp_path: Path, case: str) -> Non
         assert now == ((0 if old is None else old + 1) if visible else old), name
         _next_writer_succeeds(path, now)
     assert visible
-
-
-@pytest.mark.parametrize("name", ["model.cnr", "run"])
-def test_refusal_at_every_call_of_a_reader(tmp_path: Path, name: str) -> None:
-    """A disk that can't be read is never taken for damage, for an old version or for nothing at all."""
-    path = tmp_path / name
-    commit(path, payload(0), fresh=True, fs=QuickFs())
-    commit(path, payload(1), fs=QuickFs())
-    head = check_whole(path)
-
-    def read(fs: Fs) -> bytes:
-        with open_container(path, fs) as container:
-            data = container.head().data
-            container.read_manifest(head.versions[0])
-            contents(container, head)
-            return data
-
-    counting = ScriptedFs()
-    expected = read(counting)
-    refused = 0
-    for k in range(1, len(counting.calls) + 1):
-        fs = ScriptedFs(FailAt(k, errno.EIO, lasting=False))
-        try:
-            assert read(fs) == expected
-        except StorageError:
-            refused += 1
-        assert not fs.handles
-    # All but the closing of handles.
-    assert refused == len([name for name in counting.calls if name != "close"])

@@ -1,0 +1,414 @@
+"""A hypothesis state machine over the public API, with crashes and reopenings as steps.
+
+`ContainerMachine` saves, appends, reads and refreshes, lets processes end and calls be refused in the midst of
+commits, cuts the power where its disk can do that, and compares with a plain model after each step. A subclass
+gives it another disk::
+
+    class Machine(ContainerMachine):
+        make_disk = MyDisk
+
+    TestMachine = Machine.TestCase
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cnrfmt.errors import CommitUnknownError, DamagedError, StorageError
+from cnrfmt.reader import Checkpoint, load
+from cnrfmt.reader import open as open_checkpoint
+from cnrfmt.storage.fs import POSIX, Fs
+from cnrfmt.testing.chance import some_changes, some_dense, some_metadata, some_tables
+from cnrfmt.testing.checks import changed_rows, check_bits, check_rows, check_whole
+from cnrfmt.testing.misuse import MISUSES, refuse
+from cnrfmt.testing.model import Model
+from cnrfmt.testing.process import Killed, Process
+from cnrfmt.verification import verify
+from cnrfmt.writer import append, save
+
+_SEED = st.integers(0, (1 << 32) - 1)
+_CALL = st.integers(1, 40) | st.integers(-8, -1)
+"""Which call of a commit goes wrong: some more than it makes; a negative number counts from where all is prepared."""
+_PREPARED = ("manifest-synced", "file-synced")
+"""The points after which a version comes to count."""
+_CODES = st.sampled_from([errno.EIO, errno.ENOSPC, errno.EDQUOT])
+
+
+class Disk(Protocol):
+    """Where the machine keeps its container."""
+
+    folder: str
+    """A path on it, of an empty directory."""
+    can_lose_power: bool
+
+    @property
+    def fs(self) -> Fs:
+        """The calls of a process that goes on."""
+        ...
+
+    def lose_power(self, random: Random) -> None:
+        """Goes on with one of the states that a crash of the machine at this moment may leave."""
+        ...
+
+    def close(self) -> None:
+        """Removes all of it."""
+        ...
+
+
+class FolderDisk:
+    """A temporary directory of the real file system. Its power can't be cut."""
+
+    can_lose_power = False
+
+    def __init__(self) -> None:
+        self.fs: Fs = POSIX
+        self.folder = tempfile.mkdtemp(prefix="cnrfmt-machine-")
+
+    def lose_power(self, random: Random) -> None:
+        """Not here."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Removes the directory."""
+        shutil.rmtree(self.folder)
+
+
+@dataclass
+class _State:
+    """What a container says: its versions, and what else each of them carries."""
+
+    model: Model = field(default_factory=Model)
+    others: dict[int, tuple[dict[str, Any], dict[str, Any], int]] = field(default_factory=dict)
+    """Dense state, metadata and step by version. No two commits are given one step, so it tells who they are."""
+
+    @property
+    def step(self) -> int | None:
+        return self.others[self.model.head][2] if self.model.versions else None
+
+
+@dataclass
+class _Commit:
+    """A commit to be made, and what the container says if it happens."""
+
+    call: Callable[..., int]
+    version: int
+    after: _State
+
+
+class ContainerMachine(RuleBasedStateMachine):
+    """The machine. `make_disk` gives each run a disk of its own."""
+
+    make_disk: ClassVar[Callable[[], Disk]] = FolderDisk
+    outcomes: ClassVar[Counter[str]] = Counter()
+    """How many steps were taken, and how commits and crashes have ended: whether a run has tried what it should."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = type(self).make_disk()
+        self.state = _State()
+        # What a loss of power may leave: the last acknowledged state, and those of pending commits after it.
+        self.possible = [self.state]
+        self.steps = 0
+        self.reader: Checkpoint | None = None
+        self.reading = self.state
+        self.path = ""
+
+    def teardown(self) -> None:
+        """Lets go of the disk."""
+        self._leave_reader()
+        self.disk.close()
+
+    @initialize(name=st.sampled_from(["model.cnr", "model"]))
+    def choose_kind(self, name: str) -> None:
+        """A single file or a directory."""
+        self.path = os.path.join(self.disk.folder, name)
+        self.single = name.endswith(".cnr")
+
+    @invariant()
+    def count(self) -> None:
+        """What holds after each step is checked by the step, which knows what may have changed."""
+        self.outcomes["steps"] += 1
+
+    # Commits.
+
+    @rule(seed=_SEED)
+    def save(self, seed: int) -> None:
+        """A baseline."""
+        self._succeed(self._baseline(Random(seed)))
+
+    @precondition(lambda self: self.state.model.versions)
+    @rule(seed=_SEED)
+    def append(self, seed: int) -> None:
+        """A delta."""
+        self._succeed(self._delta(Random(seed)))
+
+    @rule(
+        seed=_SEED, call=_CALL, torn=st.sampled_from([0.0, 0.3, 0.9, 1.0]), power=st.sampled_from([False, False, True])
+    )
+    def commit_and_die(self, seed: int, call: int, torn: float, power: bool) -> None:
+        """The process ends before some call of a commit; perhaps the machine loses power then."""
+        commit = self._any(Random(seed))
+        process = Process(self.disk.fs, ends_at=abs(call), torn=torn, counted_from=_PREPARED if call < 0 else ())
+        try:
+            version = commit.call(fs=process.fs)
+        except Killed:
+            process.end()
+            self._settle(commit, "killed")
+            if power and self.disk.can_lose_power:
+                self._lose_power(Random(seed))
+        else:
+            self._acknowledged(commit, version)
+        self._check_head()
+
+    @rule(seed=_SEED, call=_CALL, code=_CODES, lasting=st.booleans())
+    def commit_refused(self, seed: int, call: int, code: int, lasting: bool) -> None:
+        """Some call of a commit is refused."""
+        commit = self._any(Random(seed))
+        process = Process(
+            self.disk.fs,
+            refused_at=abs(call),
+            code=code,
+            lasting=lasting,
+            counted_from=_PREPARED if call < 0 else (),
+        )
+        try:
+            version = commit.call(fs=process.fs)
+        except CommitUnknownError:
+            self._settle(commit, "unknown")
+        except StorageError as error:
+            self._failed(error, code)
+        else:
+            self._acknowledged(commit, version)
+        # Refused or not, a commit that has ended holds nothing: there is no process to be ended for that.
+        assert process.open_handles == 0, f"{process.open_handles} handles left open after {process.refused}"
+        self._check_head()
+
+    @precondition(lambda self: self.disk.can_lose_power and self.state.model.versions)
+    @rule(seed=_SEED)
+    def lose_power(self, seed: int) -> None:
+        """The machine stops; what was acknowledged is there when it starts again."""
+        self._lose_power(Random(seed))
+        self._check_head()
+
+    @precondition(lambda self: self.state.model.versions)
+    @rule(name=st.sampled_from(sorted(MISUSES)), seed=_SEED)
+    def misuse(self, name: str, seed: int) -> None:
+        """A call that can't be done changes nothing."""
+        refuse(name, self.path, self.disk.fs, self.state.model, Random(seed))
+        self._check_head()
+
+    # Readers.
+
+    @precondition(lambda self: self.state.model.versions)
+    @rule(backend=st.sampled_from(["mmap", "pread"]), verified=st.sampled_from(["none", "touched", "all"]))
+    def open_reader(self, backend: Any, verified: Any) -> None:
+        """A reader that stays open."""
+        self._leave_reader()
+        self._open_reader(backend, verified)
+
+    @precondition(lambda self: self.state.model.versions)
+    @rule(seed=_SEED)
+    def read(self, seed: int) -> None:
+        """The reader reads what it opened, whatever was committed since."""
+        reader = self._open_reader() if self.reader is None else self.reader
+        head = self.reading.model.versions[self.reading.model.head]
+        for name in reader:
+            check_rows(reader[name], head[name], Random(seed))
+        self.outcomes["reads of an older version" if self.reading is not self.state else "reads of the head"] += 1
+
+    @precondition(lambda self: self.state.model.versions)
+    @rule()
+    def refresh(self) -> None:
+        """The reader moves on to the head, and tells what changed."""
+        reader = self._open_reader() if self.reader is None else self.reader
+        before, after = self.reading.model, self.state.model
+        refreshed = reader.refresh()
+        self.reading = self.state
+        if reader.version == before.head:
+            assert refreshed is None
+            self.outcomes["refreshed, nothing new"] += 1
+        else:
+            assert refreshed is not None
+            self.outcomes["refreshed"] += 1
+            assert (refreshed.before, refreshed.version) == (before.head, after.head)
+            old, new = before.versions[before.head], after.versions[after.head]
+            assert set(refreshed.added) == set(new) - set(old)
+            assert set(refreshed.dropped) == set(old) - set(new)
+            for name, changed in refreshed.changed.items():
+                if name in old:
+                    assert changed_rows(old[name], new[name]) <= set(changed.rows.tolist()), f"changes of {name}"
+        self._check_reader()
+
+    @precondition(lambda self: self.state.model.versions)
+    @rule(seed=_SEED)
+    def open_old(self, seed: int) -> None:
+        """Any version that is retained says what it always said, and what changed since is told."""
+        random, state = Random(seed), self.state
+        version = random.choice(sorted(state.model.versions))
+        with open_checkpoint(self.path, version=version, backend="pread", threads=1, fs=self.disk.fs) as ck:
+            self._check(ck, state, version)
+        head = state.model.versions[state.model.head]
+        with open_checkpoint(self.path, threads=1, fs=self.disk.fs) as ck:
+            for name, old in state.model.versions[version].items():
+                if name in head:
+                    found = ck[name].changed(since=version)
+                    rows, ids = set(found.rows.tolist()), set(head[name].ids)
+                    assert changed_rows(old, head[name]) <= rows <= ids, f"changes of {name} since {version}"
+                    if found.exact:
+                        assert set(old.ids) - ids <= set(found.deleted.tolist()), f"deletions of {name}"
+
+    @precondition(lambda self: self.state.model.versions)
+    @rule(seed=_SEED)
+    def load_into(self, seed: int) -> None:
+        """`load` fills arrays."""
+        random, head = Random(seed), self.state.model.versions[self.state.model.head]
+        names = random.sample(sorted(head), random.randint(0, len(head)))
+        out = {name: np.empty_like(head[name].array("weight")) for name in names if random.random() < 0.5}
+        found = load(self.path, names, out=out, columns=True, threads=1, fs=self.disk.fs)
+        for name in names:
+            check_bits(found[name].values, head[name].array("weight"), f"{name} loaded")
+            assert name not in out or found[name].values is out[name]
+
+    @precondition(lambda self: self.state.model.versions)
+    @rule()
+    def verify(self) -> None:
+        """A validation finds no damage, crashes or not."""
+        report = verify(self.path, threads=1, fs=self.disk.fs)
+        assert report.verdict == "sound", "\n".join(map(str, report.findings))
+        assert report.versions == sorted(self.state.model.versions)
+
+    # What the rules share.
+
+    def _any(self, random: Random) -> _Commit:
+        fresh = not self.state.model.versions or random.random() < 0.25
+        return self._baseline(random) if fresh else self._delta(random)
+
+    def _baseline(self, random: Random) -> _Commit:
+        return self._commit(random, save, some_tables(random))
+
+    def _delta(self, random: Random) -> _Commit:
+        return self._commit(random, append, some_changes(random, self.state.model.versions[self.state.model.head]))
+
+    def _commit(self, random: Random, function: Callable[..., int], given: dict[str, Any]) -> _Commit:
+        self.steps += 1
+        dense, metadata = some_dense(random), some_metadata(random)
+        state, after = self.state, _State()
+        after.model.versions, after.others = copy.copy(state.model.versions), copy.copy(state.others)
+        version = state.model.head + 1 if state.model.versions else 0
+        inherited: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        if function is append:
+            after.model.append(version, given)
+            inherited = state.others[state.model.head][:2]
+        else:
+            if self.single:
+                # A single file is written anew with this version alone.
+                after.model.versions, after.others = {}, {}
+            after.model.save(version, given)
+        after.others[version] = (
+            inherited[0] if dense is None else dense,
+            inherited[1] if metadata is None else metadata,
+            self.steps,
+        )
+        options = {"dense": dense, "metadata": metadata, "step": self.steps, "threads": 1}
+        return _Commit(partial(function, self.path, given, **options), version, after)
+
+    def _succeed(self, commit: _Commit) -> None:
+        self._acknowledged(commit, commit.call(fs=self.disk.fs))
+        self._check_head()
+
+    def _acknowledged(self, commit: _Commit, version: int) -> None:
+        assert version == commit.version, f"committed as version {version}, expected {commit.version}"
+        self.state = commit.after
+        self.possible = [self.state]
+        self.outcomes["acknowledged"] += 1
+
+    def _failed(self, error: StorageError, code: int) -> None:
+        assert error.errno == code, f"expected the error {code} that was put in: {error}"
+        assert self._step_found() == self.state.step, f"refused, and committed all the same: {error}"
+        self.outcomes["refused"] += 1
+
+    def _settle(self, commit: _Commit, how: str) -> None:
+        """After a commit that wasn't acknowledged and may have happened: the head tells."""
+        step = self._step_found()
+        if step == commit.after.step:
+            self.state = commit.after
+            self.possible.append(self.state)
+        self.outcomes[f"{how}, {'pending' if step == commit.after.step else 'not begun'}"] += 1
+        assert step == self.state.step, f"the head has step {step}, expected {self.state.step} or {commit.after.step}"
+
+    def _lose_power(self, random: Random) -> None:
+        self._leave_reader()
+        self.disk.lose_power(random)
+        step = self._step_found()
+        found = [state for state in self.possible if state.step == step]
+        expected = [state.step for state in self.possible]
+        assert found, f"after a loss of power the head has step {step}, expected one of {expected}"
+        if len(self.possible) == 1:
+            self.outcomes["power lost, nothing pending"] += 1
+        else:
+            self.outcomes[f"power lost, pending version {'lost' if found[0] is self.possible[0] else 'kept'}"] += 1
+        self.state = found[0]
+        self.possible = found
+
+    def _step_found(self) -> int | None:
+        """The step of the head; None where no version was ever committed."""
+        try:
+            with open_checkpoint(self.path, backend="pread", threads=1, fs=self.disk.fs) as ck:
+                return ck.step
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+        except DamagedError as error:
+            if error.rule != "directory-layout":
+                raise
+        return None
+
+    def _check_head(self) -> None:
+        """The container has just the versions that it should have, and the head is whole."""
+        if not self.state.model.versions:
+            assert self._step_found() is None
+            return
+        with open_checkpoint(self.path, backend="pread", threads=1, fs=self.disk.fs) as ck:
+            expected = sorted(self.state.model.versions)
+            assert list(ck.versions) == expected, f"versions {ck.versions}, expected {expected}"
+            self._check(ck, self.state, self.state.model.head)
+
+    def _open_reader(self, backend: Any = "mmap", verified: Any = "touched") -> Checkpoint:
+        self.reader = open_checkpoint(self.path, backend=backend, verify=verified, threads=1, fs=self.disk.fs)
+        self.reading = self.state
+        self._check_reader()
+        return self.reader
+
+    def _check_reader(self) -> None:
+        assert self.reader is not None
+        self._check(self.reader, self.reading, self.reading.model.head)
+
+    def _check(self, ck: Checkpoint, state: _State, version: int) -> None:
+        dense, metadata, step = state.others[version]
+        assert (ck.version, ck.step, ck.metadata) == (version, step, metadata)
+        assert set(ck.dense) == set(dense), f"dense {sorted(ck.dense)}, expected {sorted(dense)}"
+        for name, value in dense.items():
+            if isinstance(value, np.ndarray):
+                check_bits(ck.dense[name], value, f"dense {name}")
+            else:
+                assert ck.dense[name] == value, f"dense {name}"
+        check_whole(ck, state.model.versions[version])
+
+    def _leave_reader(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None

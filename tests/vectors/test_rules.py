@@ -1,0 +1,288 @@
+"""Every rule of the specification is seen kept and seen broken, by the library and by the independent validator.
+
+For each rule of `spec/format.md` there is a vector that breaks it, whose error id both validators name, and a sound
+one that has what the rule is about (`KEPT`): a rule on tombstones is kept by a container that has some, not by one
+without any.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cnrfmt
+from cnrfmt.format.blocks import Slot
+from cnrfmt.format.limits import LARGE_SECTION, MAX_COLUMNS, MAX_DEPTH, MAX_DIM, MAX_INTEGER, MAX_NAME, PAGE
+from cnrfmt.format.manifest import ChainEntry, Manifest, parse_manifest
+from cnrfmt.format.segment import SegmentHeader, Trailer
+from cnrfmt.format.toc import Part, TableEntry, Toc, parse_toc
+from cnrfmt.storage.container import open_container
+from tools import cnrcheck
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS = ROOT / "spec" / "vectors"
+RULES: dict[str, int] = {
+    error: int(number)
+    for number, error in re.findall(
+        r"^\| (\d+) \| `([a-z-]+)` \| ", (ROOT / "spec" / "format.md").read_text("utf-8"), re.MULTILINE
+    )
+}
+INFOS: dict[str, Any] = {
+    path.relative_to(VECTORS).with_suffix("").as_posix(): json.loads(path.read_text("utf-8"))
+    for path in sorted(VECTORS.glob("*valid/*.json"))
+}
+
+
+def container(name: str) -> Path:
+    file = VECTORS / f"{name}.cnr"
+    return file if file.exists() else VECTORS / name
+
+
+@functools.cache
+def verdicts(name: str) -> dict[str, tuple[str, set[str]]]:
+    """What each validator says of a vector: its verdict, and the rules that it names as broken."""
+    report = cnrfmt.verify(container(name), threads=1)
+    findings = cnrcheck.check_path(str(container(name)))
+    return {
+        "library": (report.verdict, {f.rule for f in report.findings if f.severity == "damage"}),
+        "cnrcheck": (cnrcheck.verdict(findings), {f.error for f in findings if f.severity == "damage"}),
+    }
+
+
+@dataclass
+class Segment:
+    """What a sound segment says of itself."""
+
+    entry: ChainEntry
+    header: SegmentHeader
+    trailer: Trailer
+    toc: Toc
+    data: bytes
+
+    def parts(self) -> list[Part]:
+        return [part for table in self.toc.tables for part in table.parts]
+
+
+@dataclass
+class Sound:
+    """What a sound vector holds."""
+
+    info: dict[str, Any]
+    file: bytes = b""
+    slots: list[Slot] = field(default_factory=list)
+    manifests: list[Manifest] = field(default_factory=list)
+    json: list[dict[str, Any]] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+
+    def parts(self) -> list[Part]:
+        return [part for segment in self.segments for part in segment.parts()]
+
+    def tables(self) -> list[TableEntry]:
+        return [table for segment in self.segments for table in segment.toc.tables]
+
+    def codes(self) -> set[str]:
+        return {row_set.code for table in self.tables() for row_set in table.row_sets}
+
+    def column_parts(self) -> Counter[tuple[bytes, bytes, str]]:
+        """How many parts, exceptions aside, each column has in each step."""
+        return Counter(
+            (segment.entry.to_state, table.table_id, part.column)
+            for segment in self.segments
+            for table in segment.toc.tables
+            for part in table.parts
+            if part.exceptions_of is None
+        )
+
+
+def read(name: str) -> Sound:
+    path = container(name)
+    found = Sound(INFOS[name])
+    with open_container(path) as opened:
+        head = parse_manifest(opened.head().data, name)
+        texts = [opened.head().data, *(opened.read_manifest(r) for r in head.versions)]
+        seen = set()
+        for data in texts:
+            manifest = parse_manifest(data, name)
+            found.manifests.append(manifest)
+            found.json.append(json.loads(data[128 : len(data) - 8 - len(manifest.attachments)]))
+            for entry in manifest.chain:
+                if entry.segment not in seen:
+                    seen.add(entry.segment)
+                    found.segments.append(read_segment(entry, opened.segment(entry).map().tobytes()))
+    if path.is_file():
+        found.file = path.read_bytes()
+        identity = found.file[40:56]
+        for number in (0, 1):
+            page = found.file[PAGE * (1 + number) :][:PAGE]
+            found.slots.append(Slot.parse(page, name, number=number, container_id=identity))
+    return found
+
+
+def read_segment(entry: ChainEntry, data: bytes) -> Segment:
+    header = SegmentHeader.parse(data[:128], "x", segment_id=entry.segment)
+    trailer = Trailer.parse(
+        data[-128:], "x", segment_id=entry.segment, length=entry.length, mark=entry.trailer_digest
+    )
+    text = data[trailer.toc_offset : trailer.toc_offset + trailer.toc_length]
+    toc = parse_toc(text, trailer.data_end, "x", lenient=header.features.lenient)
+    return Segment(entry, header, trailer, toc, data)
+
+
+def depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, dict | list) + max(map(depth, inner), default=0)
+
+
+def longest_name(sound: Sound) -> int:
+    return max((len(t.name.encode()) for m in sound.manifests for t in m.tables), default=0)
+
+
+def gaps(segment: Segment) -> list[int]:
+    """The bytes between the sections, and behind the last."""
+    starts = [*(offset for offset, _ in segment.toc.sections), segment.trailer.data_end]
+    ends = [128, *(offset + length for offset, length in segment.toc.sections)]
+    return [start - end for start, end in zip(starts, ends, strict=True)]
+
+
+def has_padding(part: Part) -> bool:
+    width = part.elements[1] - part.elements[0]
+    return width * getattr(part.layout, "bits", 8) % 8 != 0
+
+
+def bits(sound: Sound) -> set[Any]:
+    """The encodings of its parts: "raw", or how many bits a row-wise code has."""
+    return {getattr(part.layout, "bits", "raw") for part in sound.parts()}
+
+
+def several(counter: Counter[Any]) -> bool:
+    return any(count > 1 for count in counter.values())
+
+
+Holds = Callable[[Sound], object]
+KEPT: dict[str, Holds | tuple[Holds, ...]] = {
+    "block-magic": lambda s: s.file and s.segments,
+    "block-digest": lambda s: s.file and s.segments,
+    "block-zero": lambda s: s.file and s.segments,
+    "block-length": lambda s: any(m.attachments for m in s.manifests),
+    "json-syntax": lambda s: any(depth(doc) == MAX_DEPTH for doc in s.json)
+    and str(MAX_INTEGER) in json.dumps(s.json),
+    "json-field": lambda s: s.manifests[0].features.compat and len(s.json[0]) > 11,
+    "json-name": lambda s: longest_name(s) == MAX_NAME,
+    "feature-union": lambda s: any(x.header.features.compat for x in s.segments),
+    "limit": lambda s: {t.dim for t in s.manifests[0].tables} >= {MAX_DIM}
+    and MAX_COLUMNS in {len(t.columns) for t in s.manifests[0].tables},
+    "segment-identity": lambda s: any(x.entry.from_state for x in s.segments),
+    "segment-length": lambda s: s.segments,
+    "trailer-geometry": lambda s: {x.trailer.piece_size for x in s.segments} >= {1 << 20},
+    "trailer-digest": lambda s: s.segments,
+    "toc-digest": lambda s: s.segments,
+    "node-digest": lambda s: any(x.trailer.pieces > 1 for x in s.segments),
+    "piece-digest": lambda s: any(x.trailer.data_end % x.trailer.piece_size for x in s.segments),
+    "section-geometry": lambda s: any(
+        length >= LARGE_SECTION for x in s.segments for _, length in x.toc.sections[1:]
+    ),
+    "section-zero": lambda s: any(gap for x in s.segments for gap in gaps(x)),
+    "section-reference": lambda s: any(
+        several(Counter(part.rows for part in table.parts)) for table in s.tables()
+    ),
+    "node-count": lambda s: s.segments,
+    "table-repeated": (
+        lambda s: any(len(x.toc.tables) > 1 for x in s.segments),
+        lambda s: any(len(x.toc.dense or ()) > 1 for x in s.segments),
+    ),
+    "row-set": lambda s: s.codes(),
+    "row-bounds": lambda s: any(
+        0 < r.first <= r.last == t.rows - 1 for t in s.tables() if t.rows for r in t.row_sets
+    ),
+    "tombstone": lambda s: any(table.deleted is not None and table.parts for table in s.tables()),
+    "elements": lambda s: any(part.elements[0] > 0 for part in s.parts()),
+    "part-length": lambda s: s.parts(),
+    "part-encoding": (
+        lambda s: {"raw", 8} <= bits(s),
+        lambda s: 4 in bits(s),
+        lambda s: 2 in bits(s),
+    ),
+    "exception": lambda s: any(part.exceptions_of is not None for part in s.parts()),
+    "part-overlap": lambda s: several(s.column_parts()),
+    "dense-entry": lambda s: {(e.kind, e.section is None) for x in s.segments for e in x.toc.dense or ()}
+    >= {("array", False), ("array", True), ("json", False), ("bytes", False), ("bytes", True)},
+    "manifest-digest": lambda s: any(m.versions for m in s.manifests),
+    "manifest-identity": lambda s: any(m.versions for m in s.manifests),
+    "manifest-parent": lambda s: any(m.parent is not None and m.versions for m in s.manifests),
+    "schema": lambda s: {t.keyed for t in s.manifests[0].tables} == {True, False}
+    and any(c.per_row for t in s.manifests[0].tables for c in t.columns),
+    "chain-path": lambda s: len(s.manifests[0].steps()) > 1,
+    "chain-schema": lambda s: any(
+        len({t.rows for t in s.tables() if t.table_id == table.table_id}) > 1 for table in s.manifests[0].tables
+    ),
+    "baseline-tiling": lambda s: several(s.column_parts())
+    and any(len(step) > 1 and step[0].from_state is None for step in s.manifests[0].steps()),
+    "dense-reference": lambda s: s.manifests[0].dense is not None,
+    "attachment": lambda s: sum(entry.toc is not None for entry in s.manifests[0].chain) > 1,
+    "file-header": lambda s: s.file,
+    "slot": lambda s: s.file,
+    "slot-order": lambda s: len({slot.version for slot in s.slots}) == 2,
+    "file-length": lambda s: s.slots and len(s.file) > s.slots[0].committed_end,
+    "span": lambda s: s.file and len(s.manifests) > 1 and len(s.segments) > 1,
+    "file-gap": lambda s: s.file and unused_pages(s),
+    "file-missing": lambda s: not s.file and len(s.manifests) > 1,
+    "directory-layout": lambda s: not s.file,
+    "code-padding": lambda s: any(has_padding(part) for part in s.parts()),
+    "row-parameter": (lambda s: 8 in bits(s), lambda s: bits(s) & {4, 2}),
+    "index-code": lambda s: s.codes() & {"packed", "runs", "bitmap"},
+    "index-order": lambda s: any(r.first < 0 < r.last for t in s.tables() for r in t.row_sets),
+    "index-bounds": lambda s: any(
+        (r.first, r.last) == (-(1 << 63), (1 << 63) - 1) for t in s.tables() for r in t.row_sets
+    ),
+}
+"""By rule, whether a sound vector holds what the rule is about; of several, each is held by some vector."""
+
+
+def unused_pages(sound: Sound) -> bool:
+    """Whether a whole page before the committed end belongs to no span."""
+    used = sum(-(-len(x.data) // PAGE) for x in sound.segments)
+    used += sum(-(-m.length // PAGE) for m in sound.manifests)
+    return 3 + used < sound.slots[0].committed_end // PAGE
+
+
+@pytest.fixture(scope="module")
+def sound_vectors() -> dict[str, Sound]:
+    return {name: read(name) for name in INFOS if name.startswith("valid/")}
+
+
+def test_the_table_is_that_of_the_specification() -> None:
+    assert set(KEPT) == set(RULES)
+    assert sorted(RULES.values()) == list(range(1, 53))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("validator", ["library", "cnrcheck"])
+def test_a_rule_that_is_broken_is_named(rule: str, validator: str) -> None:
+    broken = [name for name, info in INFOS.items() if info["error"] == rule]
+    assert broken
+    naming = [name for name in broken if rule in verdicts(name)[validator][1]]
+    assert naming, f"{validator} names {rule} in none of {broken}"
+    assert all(verdicts(name)[validator][0] == "damaged" for name in broken)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_that_is_kept_is_no_damage(rule: str, sound_vectors: dict[str, Sound]) -> None:
+    holds = KEPT[rule]
+    for number, clause in enumerate(holds if isinstance(holds, tuple) else (holds,)):
+        kept = [name for name, sound in sound_vectors.items() if clause(sound)]
+        assert kept, f"no sound vector has what {rule} is about (clause {number})"
+        for name in kept:
+            assert verdicts(name) == {"library": ("sound", set()), "cnrcheck": ("sound", set())}
+
+
+def test_every_code_of_a_row_index_occurs(sound_vectors: dict[str, Sound]) -> None:
+    codes = {code for sound in sound_vectors.values() for code in sound.codes()}
+    assert codes == {"range", "raw", "packed", "runs", "bitmap"}
