@@ -1,9 +1,11 @@
 """What every test shares: hypothesis's profiles, and the rule that nothing is skipped in CI.
 
 A skipped test is a promise that nobody checked. On a developer's machine that may do; with
-``CI=true`` or ``CNRFMT_NO_SKIP=1`` every skip is a failure. The one exception is a test that runs a
+``CI=true`` or ``CNRFMT_NO_SKIP=1`` every skip is a failure. One exception is a test that runs a
 program which pip can't install: it is marked ``needs_system("strace")``, is left out at collection
-where the program is absent, and the report's header says so.
+where the program is absent, and the report's header says so. Nor can a test be blamed for what the
+kernel doesn't let its user do, such as mounting a file system: its skip says ``the kernel forbids it``
+(tests/crash/support.py), stays a skip, and stands in the summary with its reason.
 
 Environment
 -----------
@@ -92,12 +94,18 @@ def _reason(longrepr: object) -> str:
     return longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
 
 
+def _must_not_skip(report: pytest.TestReport | pytest.CollectReport) -> bool:
+    # An expected failure has the outcome "skipped" too; it ran, and strictly, so it stays.
+    if not NO_SKIP or not report.skipped or hasattr(report, "wasxfail"):
+        return False
+    return "the kernel forbids it: " not in _reason(report.longrepr)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn the skip of a test into a failure where nothing may be skipped."""
     report = yield
-    # An expected failure has the outcome "skipped" too; it ran, and strictly, so it stays.
-    if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):
+    if _must_not_skip(report):
         report.outcome = "failed"
         report.longrepr = f"skipped where nothing may be skipped: {_reason(report.longrepr)}"
     return report
@@ -107,7 +115,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Turn the skip of a whole module into an error where nothing may be skipped."""
     report = yield
-    if NO_SKIP and report.skipped:
+    if _must_not_skip(report):
         report.outcome = "failed"
         report.longrepr = f"skipped where nothing may be skipped: {_reason(report.longrepr)}"
     return report

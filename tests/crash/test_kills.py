@@ -1,0 +1,83 @@
+"""Processes that are killed while they write lose nothing; and the engine that kills them notices planted faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+THOROUGH = os.environ.get("CNRFMT_HYPOTHESIS_PROFILE", "quick") != "quick"
+SEED = 11
+
+# A process of its own: one that has threads, as that of the tests may, can't be forked safely.
+ENGINE = """
+import sys
+from tools.crash import kills
+from cnrfmt.storage import base, directory_commit, single_file, single_file_commit
+{plant}
+sys.exit(kills.main(sys.argv[1:]))
+"""
+
+
+def run_kills(folder: Path, kills: int, plant: str = "", *more: str) -> tuple[int, dict, str]:
+    """Exit status, result and output of a run; with a plant, of a library that it changes first."""
+    result = folder / "result.json"
+    command = [sys.executable, "-c", ENGINE.format(plant=plant)]
+    command += ["--kills", str(kills), "--seed", str(SEED), "--folder", str(folder), "--json", str(result), *more]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3000)
+    assert result.exists(), f"{done.stdout}\n{done.stderr}"
+    return done.returncode, json.loads(result.read_text(encoding="utf-8")), done.stdout
+
+
+def test_kills_lose_nothing(tmp_path: Path) -> None:
+    kills = 200 if THOROUGH else 24
+    status, result, output = run_kills(tmp_path, kills)
+    assert status == 0, output
+    counts = result["counts"]
+    assert counts["kills"] == kills
+    assert counts["looks of readers"] > kills
+    # Some were killed when their version had begun to count, and some before.
+    assert counts["killed, pending"] > 0
+    assert counts["killed, not begun to count"] > 0
+    assert counts["rivals"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        "commit = base.Transaction.commit\n"
+        "base.Transaction.commit = lambda tx, m, **o: tx.abort() if o['version'] == 9 else commit(tx, m, **o)",
+        "single_file_commit.leftover_names = lambda fs, path: []",
+        "directory_commit.DirectoryTransaction._remove_leftovers = lambda self: None",
+        "single_file_commit.Appending._repair = lambda self: None",
+        "single_file.Slots.head = property(lambda slots: slots.found[1])",
+    ],
+    ids=["not committed", "leftovers of a file", "leftovers of a directory", "no repair", "slot B alone"],
+)
+def test_planted_faults_are_found(tmp_path: Path, plant: str) -> None:
+    status, result, output = run_kills(tmp_path, 60, plant, "--most-failures", "1")
+    assert status == 1, output
+    assert len(result["failures"]) == 1
+    failure = result["failures"][0]
+    assert f" --seed {SEED} " in failure["command"]
+    assert " --life " in failure["command"]
+    assert "Error" in failure["error"]
+
+
+def test_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    status, first, output = run_kills(tmp_path, 6, "", "--state", str(state))
+    assert (status, first["counts"]["kills"]) == (0, 6), output
+    progress = json.loads(state.read_text(encoding="utf-8"))
+    progress["asked"]["kills"] = 9
+    state.write_text(json.dumps(progress), encoding="utf-8")
+    status, second, output = run_kills(tmp_path, 9, "", "--state", str(state))
+    assert (status, second["counts"]["kills"]) == (0, 9), output
+    assert second["containers"] > first["containers"]

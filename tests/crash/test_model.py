@@ -1,0 +1,213 @@
+"""The crash engine finds nothing in the commits as they are, and finds every fault that is planted in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from cnrfmt.storage.single_file_commit import Appending
+from tools.crash import _model_workloads, model
+from tools.crash._model_checks import Case, Outcome
+from tools.crash._model_workloads import Course, Workload, workloads
+from tools.crash._probe import Once, ProbedFs
+from tools.crash._repeatable import Chance, repeatable
+from tools.crash.model import Seen, Tally, Unit, examine, run
+from tools.crash.operations import PATHS
+from tools.crash.order import OrderError
+from tools.crash.recording import RecordingFs
+
+SEED = 20
+IMAGES, LIMIT = 100_000, 600
+
+
+def test_every_crash_leaves_the_version_before_or_after_a_commit() -> None:
+    tally = Tally(SEED, limit=LIMIT)
+    print(f"python -m tools.crash.model --seed {SEED} --states {IMAGES} --limit {LIMIT}")
+    run(tally, IMAGES, Seen(), pause=float("inf"))
+    print(tally.line())
+    assert not tally.failures, json.dumps(tally.failures, indent=1)
+    assert tally.total("failed") == 0
+    assert tally.total("images") >= IMAGES
+    assert tally.total("reruns") > IMAGES // model.RERUN // 2
+    # All workloads came up, and far fewer checks ran than there are images.
+    assert tally.unit >= 2 * len(workloads(model.LENGTH))
+    assert tally.total("checks") < tally.total("images")
+
+
+@pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.parametrize("workload", [("create", "append"), ("create", "append", "recover")], ids=" > ".join)
+def test_states_that_look_alike_to_a_check_have_its_result(kind: str, workload: Workload) -> None:
+    checked = 0
+    with repeatable() as chance:
+        course = Course(kind, f"{SEED}", chance, 64)
+        course.run(workload)
+        for point in course.points:
+            case = Case(kind, course.path, point.allowed, SEED)
+            for check in (lambda fs, case=case: whole(case, fs, chance), case.by_cnrcheck, case.by_verify):
+                once = Once(point.space, check)
+                for _, state in point.space.images(25, Random(SEED)):
+                    assert once(state) == once.run(state)[1], f"{point.name}, state {state:x}"
+                    checked += 1
+    assert checked > 100
+
+
+def whole(case: Case, fs: ProbedFs, chance: Chance) -> Outcome:
+    chance.restart("check")
+    return case.by_library(fs)
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--seed", "3", "--length", "2", "--limit", "40"]
+    tables = []
+    for name, stops in (("straight", [400]), ("stopped", [100, 250, 400])):
+        state, table = tmp_path / f"{name}.json", tmp_path / f"{name}.table.json"
+        for states in stops:
+            command = [*options, "--states", str(states), "--state", str(state), "--json", str(table)]
+            assert model.main(command) == 0
+        tables.append(json.loads(table.read_text()))
+        assert tables[-1].pop("seconds") >= 0
+    assert tables[0] == tables[1]
+    assert tables[0]["images"] >= 400
+    assert tables[0]["failures"] == []
+    assert f"{tables[0]['images']} distinct images" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="of another run"):
+        model.main(["--seed", "4", "--state", str(tmp_path / "straight.json")])
+
+
+def test_a_failure_is_told_with_the_command_that_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without("sync_directory", "file-renamed")(monkeypatch)
+    monkeypatch.setattr(_model_workloads, "check_order", lambda *args: None)
+    table = tmp_path / "table.json"
+    command = ["--seed", "3", "--states", "300", "--limit", "40", "--json", str(table)]
+    assert model.main(command) == 1
+    found = json.loads(table.read_text())
+    failure = found["failures"][0]
+    assert found["failed"] >= 1
+    capsys.readouterr()
+    assert model.main(failure["command"].split()[3:]) == 1
+    assert json.dumps(failure["problem"]) in capsys.readouterr().out
+
+
+# Planted faults. Each is a commit that leaves a step out, or takes it at the wrong time.
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def without(call: str, after: str, nth: int = 0) -> Plant:
+    """Leaves out a sync: the first after a named point, or after none, or a later one before the next point."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        original = getattr(RecordingFs, call)
+        count = {"since": 0, "points": -1}
+
+        def call_or_not(fs: RecordingFs, target: Any) -> None:
+            if count["points"] != len(fs.points):
+                count.update(since=0, points=len(fs.points))
+            count["since"] += 1
+            if (fs.points[-1] if fs.points else "") != after or count["since"] != nth + 1:
+                original(fs, target)
+
+        patch.setattr(RecordingFs, call, call_or_not)
+
+    return plant
+
+
+def slot_a_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Writes slot A together with the manifest, before their sync."""
+    original = Appending._write_manifest
+
+    def write(tx: Appending, manifest: bytes, version: int, digest: int) -> Any:
+        slot = original(tx, manifest, version, digest)
+        tx._into.write_slot(0, slot)
+        return slot
+
+    patch.setattr(Appending, "_write_manifest", write)
+    patch.setattr(Appending, "_check_unchanged", lambda tx: None)
+
+
+def no_repair(patch: pytest.MonkeyPatch) -> None:
+    """Builds on slots as a crash has left them: the one that isn't overwritten may name an older version."""
+    original = Appending._commit
+
+    def commit(tx: Appending, *args: Any, **words: Any) -> None:
+        base, count = tx._into, iter(range(9))
+        write = base.write_slot
+        # The first slot that a commit writes is slot B, as it should be already.
+        patch.setattr(base, "write_slot", lambda number, named: next(count) and write(number, named))
+        original(tx, *args, **words)
+
+    patch.setattr(Appending, "_commit", commit)
+    patch.setattr(Appending, "_repair", lambda tx: None)
+
+
+def removed_before_rename(patch: pytest.MonkeyPatch) -> None:
+    """Removes the old file before the new one is put in its place."""
+    original = RecordingFs.rename
+
+    def rename(fs: RecordingFs, source: str, target: str) -> None:
+        if fs.stat(target) is not None:
+            fs.unlink(target)
+        original(fs, source, target)
+
+    patch.setattr(RecordingFs, "rename", rename)
+
+
+CREATE = ("create",)
+APPEND, REPLACE = ("create", "append"), ("create", "replace")
+PLANTED: dict[str, tuple[str, Workload, Plant]] = {
+    "spans aren't synced before slot A": ("file", APPEND, without("sync", "manifest-written")),
+    "slot A isn't synced before slot B": ("file", APPEND, without("sync", "slot-a-written")),
+    "slot A comes with the manifest": ("file", APPEND, slot_a_too_early),
+    "slots aren't repaired": ("file", ("create", "append", "crash-in-recovery"), no_repair),
+    "a new file isn't synced before its rename": ("file", REPLACE, without("sync", "file-written")),
+    "the folder isn't synced after a rename": ("file", REPLACE, without("sync_directory", "file-renamed")),
+    "the old file is removed first": ("file", REPLACE, removed_before_rename),
+    "the name of a file that is found isn't synced": ("file", (*REPLACE, "take-over"), without("sync_directory", "")),
+    "segments aren't synced": ("directory", APPEND, without("sync", "manifests-synced")),
+    "names of segments aren't synced": ("directory", APPEND, without("sync_directory", "segment-published")),
+    "folders aren't synced": ("directory", CREATE, without("sync_directory", "segment-published", 1)),
+    "the container's name isn't synced": ("directory", CREATE, without("sync_directory", "segment-published", 2)),
+    "the manifest isn't synced": ("directory", APPEND, without("sync", "segments-synced")),
+    "the manifest's name isn't synced": ("directory", APPEND, without("sync_directory", "manifest-published")),
+    "the name of a head that is found isn't synced": (
+        "directory",
+        (*APPEND, "take-over"),
+        without("sync_directory", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_states_show_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, workload, plant = PLANTED[name]
+    plant(monkeypatch)
+    monkeypatch.setattr(_model_workloads, "check_order", lambda *args: None)
+    with repeatable() as chance:
+        for seed in range(40):
+            # Small sectors tear slots, too.
+            found = examine(Unit(f"planted {seed}", kind, workload, 64, 200), chance)
+            if found.failed:
+                print(found.failures[0])
+                return
+    pytest.fail(f"no state of {workload} showed that {name}")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_order_checker_finds_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, workload, plant = PLANTED[name]
+    plant(monkeypatch)
+
+    def commit_until_found() -> None:
+        with repeatable() as chance:
+            for seed in range(40):
+                Course(kind, f"planted {seed}", chance, 64).run(workload)
+
+    with pytest.raises(OrderError):
+        commit_until_found()

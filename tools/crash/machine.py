@@ -1,0 +1,195 @@
+"""The long run of the state machine `cnrfmt.testing.ContainerMachine`, on a disk in memory whose power can be cut.
+
+    python -m tools.crash.machine --examples 20000 --steps 50 --seed 1 --state FILE --json OUT
+
+Killed at any time, the same command goes on where it was. A batch that fails is tried again by itself with
+``--batch NUMBER``; the run goes on with the next one, and its exit status is 1 at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import shlex
+import sys
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import hypothesis
+from hypothesis.stateful import run_state_machine_as_test
+
+from cnrfmt.storage.fs import Fs, byte_view
+from cnrfmt.testing import ContainerMachine
+from tools.crash._memory import Disk
+from tools.crash.recording import FOLDER, RecordingFs
+
+BATCH = 200
+"""Examples between two checkpoints of the run's progress."""
+
+
+class MappingFs(RecordingFs):
+    """Maps show what is written after they were made, as the kernel's do: readers outlive the commits of a run."""
+
+    def __init__(self, disk: Disk | None = None) -> None:
+        super().__init__(disk)
+        # By file: the memory behind a map, and what lets go of it with the map.
+        self._maps: dict[int, list[tuple[int, weakref.finalize[Any, Any]]]] = {}
+
+    def map(self, handle: int, length: int) -> mmap.mmap:
+        """A map of memory that later writes go to, too."""
+        file = self._opened(handle, "map").file
+        memory = os.memfd_create("cnrfmt-machine")
+        os.write(memory, bytes(file.data[:length]))
+        found = mmap.mmap(memory, length, access=mmap.ACCESS_READ)
+        self._maps.setdefault(file.number, []).append((memory, weakref.finalize(found, os.close, memory)))
+        return found
+
+    def pwrite(self, handle: int, offset: int, data: Any) -> None:
+        """Writes to the file and to its maps, within their length."""
+        super().pwrite(handle, offset, data)
+        self._write_maps(handle, offset, bytes(byte_view(data)))
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cuts or extends; what was cut off a map reads as zero, which is kinder than the kernel's signal."""
+        super().truncate(handle, size)
+        self._write_maps(handle, size, None)
+
+    def _write_maps(self, handle: int, offset: int, data: bytes | None) -> None:
+        number = self._opened(handle, "write").file.number
+        alive = [(memory, end) for memory, end in self._maps.get(number, ()) if end.alive]
+        self._maps[number] = alive
+        for memory, _ in alive:
+            room = os.fstat(memory).st_size - offset
+            if room > 0:
+                os.pwrite(memory, bytes(room) if data is None else data[:room], offset)
+
+
+class RecordedDisk:
+    """A disk in memory that knows what isn't durable yet."""
+
+    can_lose_power = True
+    make_fs: ClassVar[Callable[[Disk | None], MappingFs]] = MappingFs
+
+    def __init__(self) -> None:
+        self.folder = FOLDER
+        self.recording = type(self).make_fs(None)
+
+    @property
+    def fs(self) -> Fs:
+        """The calls on it as it is now."""
+        return self.recording
+
+    def lose_power(self, random: Random) -> None:
+        """Goes on with one of the states that a crash may leave."""
+        self.recording = type(self).make_fs(self.recording.crash(random).disk)
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+
+
+def run_batch(seed: int, examples: int, steps: int) -> Counter[str]:
+    """So many examples of the machine; gives its outcomes. Raises what a failing one raises, with its steps noted."""
+
+    class Machine(ContainerMachine):
+        make_disk = RecordedDisk
+        outcomes: ClassVar[Counter[str]] = Counter()
+
+    settings = hypothesis.settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        print_blob=False,
+        report_multiple_bugs=False,
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    run_state_machine_as_test(hypothesis.seed(seed)(Machine), settings=settings)
+    return Machine.outcomes
+
+
+def _command(options: argparse.Namespace, batch: int | None = None) -> str:
+    words = ["python", "-m", "tools.crash.machine", "--examples", options.examples, "--steps", options.steps]
+    words += ["--seed", options.seed, *(() if batch is None else ("--batch", batch))]
+    return shlex.join(map(str, words))
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    os.replace(new, path)
+
+
+def _table(options: argparse.Namespace, progress: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "engine": "state machine with crashes",
+        "command": _command(options),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "seconds": round(progress["seconds"]),
+        "examples": progress["examples"],
+        "outcomes": dict(sorted(progress["outcomes"].items())),
+        "failures": progress["failures"],
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the batches that are still to be run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--examples", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--batch", type=int, help="run this batch alone, to see it fail again")
+    parser.add_argument("--state", type=Path, help="where the progress of the run is kept")
+    parser.add_argument("--json", type=Path, help="where the result is written")
+    options = parser.parse_args(arguments)
+    asked = {"examples": options.examples, "steps": options.steps, "seed": options.seed}
+    sizes = [min(BATCH, options.examples - start) for start in range(0, options.examples, BATCH)]
+    seeds = [options.seed * 1_000_003 + number for number in range(len(sizes))]
+    if options.batch is not None:
+        print(dict(run_batch(seeds[options.batch], sizes[options.batch], options.steps)))
+        return 0
+    progress: dict[str, Any] = {
+        **{"asked": asked, "batches": 0, "examples": 0, "seconds": 0.0},
+        **{"outcomes": {}, "failures": []},
+    }
+    if options.state and options.state.exists():
+        progress = json.loads(options.state.read_text(encoding="utf-8"))
+        if progress["asked"] != asked:
+            parser.error(f"{options.state} is of another run: {progress['asked']}")
+    print(_command(options), flush=True)
+    for batch in range(progress["batches"], len(sizes)):
+        started = time.monotonic()
+        try:
+            found = run_batch(seeds[batch], sizes[batch], options.steps)
+            progress["outcomes"] = dict(Counter(progress["outcomes"]) + found)
+        except Exception as error:
+            notes = "\n".join(getattr(error, "__notes__", []))
+            failure = {"command": _command(options, batch), "error": f"{type(error).__name__}: {error}", "steps": notes}
+            progress["failures"].append(failure)
+            print(json.dumps(failure, indent=2), flush=True)
+        progress["batches"] = batch + 1
+        progress["examples"] += sizes[batch]
+        progress["seconds"] += time.monotonic() - started
+        print(
+            f"{progress['examples']} of {options.examples} examples, {progress['outcomes'].get('steps', 0)} steps, "
+            f"{progress['seconds']:.0f} s, {len(progress['failures'])} failures",
+            flush=True,
+        )
+        if options.state:
+            _write(options.state, progress)
+    if options.json:
+        _write(options.json, _table(options, progress))
+    print(json.dumps(_table(options, progress), indent=2))
+    return 1 if progress["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
