@@ -1,0 +1,1 @@
+"""What `tools/mutation.py` is made of: changing sources, and running tests against the changes."""
