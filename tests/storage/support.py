@@ -15,7 +15,7 @@ from cnrfmt.format.digests import digest, new_id
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, pack_manifest, parse_manifest
 from cnrfmt.storage import locks
 from cnrfmt.storage.container import Container, Transaction, begin, open_container
-from cnrfmt.storage.fs import Fs, PosixFs
+from cnrfmt.storage.fs import Fs, OpenMode, PosixFs
 
 
 def payload(seed: int, rows: int = 700) -> np.ndarray:
@@ -76,6 +76,18 @@ def commit(path: Path | str, data: np.ndarray | None, *, fresh: bool = False, fs
         return finish(tx, next_manifest(tx, data, fresh=fresh))
 
 
+def two_versions(path: Path) -> Path:
+    """A container with a baseline and a delta."""
+    commit(path, payload(0), fresh=True, fs=QuickFs())
+    commit(path, payload(1), fs=QuickFs())
+    return path
+
+
+def manifest_file(path: Path, version: int) -> Path:
+    """Where a directory has the manifest of a version."""
+    return path / "manifests" / f"{version:020}.cnrm"
+
+
 def contents(container: Container, manifest: Manifest) -> list[bytes]:
     """The payloads of a version, after a check that each is what was written."""
     found = []
@@ -133,6 +145,23 @@ class QuickFs(PosixFs):
 
     def sync_directory(self, path: str) -> None:
         pass
+
+
+class ClosedOnce(QuickFs):
+    """Finds a handle that is closed twice, or never: by the second time it may be another file's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handles: set[int] = set()
+
+    def open(self, path: str, mode: OpenMode, *, follow: bool = False) -> int:
+        handle = super().open(path, mode, follow=follow)
+        self.handles.add(handle)
+        return handle
+
+    def close(self, handle: int) -> None:
+        self.handles.remove(handle)
+        super().close(handle)
 
 
 class Killed(BaseException):

@@ -34,6 +34,7 @@ from tests.storage.support import (
     contents,
     finish,
     leftovers,
+    manifest_file,
     next_manifest,
     payload,
     run_in_child,
@@ -41,15 +42,8 @@ from tests.storage.support import (
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "run"
-    commit(path, payload(0), fresh=True, fs=QuickFs())
-    commit(path, payload(1), fs=QuickFs())
-    return path
-
-
-def manifest_file(path: Path, version: int) -> Path:
-    return path / "manifests" / f"{version:020d}.cnrm"
+def path(folder: Path) -> Path:
+    return folder
 
 
 def segment_file(path: Path, number: int) -> Path:
@@ -368,10 +362,10 @@ def test_forked_child_does_not_undo(path: Path) -> None:
     assert check_whole(path).version == 2
 
 
-@pytest.mark.parametrize("folder", ["manifests", "segments"])
+@pytest.mark.parametrize("name", ["manifests", "segments"])
 @pytest.mark.parametrize("what", ["link", "file"])
-def test_folder_that_is_none_is_refused(path: Path, folder: str, what: str) -> None:
-    real = path / folder
+def test_folder_that_is_none_is_refused(path: Path, name: str, what: str) -> None:
+    real = path / name
     moved = path.parent / "moved"
     real.rename(moved)
     if what == "link":
@@ -388,8 +382,8 @@ def test_folder_that_is_none_is_refused(path: Path, folder: str, what: str) -> N
     with open_container(path) as container:
         facts = container.inspect()
     assert isinstance(facts, DirectoryFacts)
-    assert getattr(facts, folder) is None
-    assert {n.name: n.kind for n in facts.names}[folder] == what
+    assert getattr(facts, name) is None
+    assert {n.name: n.kind for n in facts.names}[name] == what
 
 
 @pytest.mark.parametrize("what", ["link", "pipe", "folder"])

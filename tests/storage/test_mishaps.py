@@ -11,9 +11,9 @@ import pytest
 from cnrfmt.errors import CommitUnknownError, ConflictError, LockedError, StorageError
 from cnrfmt.format.limits import PAGE
 from cnrfmt.storage.container import begin
-from cnrfmt.storage.fs import FileStat, OpenMode
+from cnrfmt.storage.fs import FileStat
 from cnrfmt.storage.locks import WriterLock
-from tests.storage.support import QuickFs, check_whole, commit, finish, next_manifest, payload
+from tests.storage.support import ClosedOnce, QuickFs, check_whole, commit, finish, next_manifest, payload
 from tests.storage.test_protocol import Tracing
 
 
@@ -311,23 +311,6 @@ def test_a_writer_that_comes_between_manifest_and_slot(tmp_path: Path, point: st
             commit(path, payload(1), fs=Interrupted())
         assert path.read_bytes()[: 2 * PAGE] == other[: 2 * PAGE]
         assert check_whole(path).version == 1
-
-
-class ClosedOnce(QuickFs):
-    """Finds a handle that is closed twice, or never: by the second time it may be another file's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.handles: set[int] = set()
-
-    def open(self, path: str, mode: OpenMode, *, follow: bool = False) -> int:
-        handle = super().open(path, mode, follow=follow)
-        self.handles.add(handle)
-        return handle
-
-    def close(self, handle: int) -> None:
-        self.handles.remove(handle)
-        super().close(handle)
 
 
 @pytest.mark.parametrize("fresh", [False, True])

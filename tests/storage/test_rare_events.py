@@ -22,8 +22,9 @@ from cnrfmt.format.manifest import parse_manifest
 from cnrfmt.storage import single_file
 from cnrfmt.storage.base import check_manifest, check_manifest_length
 from cnrfmt.storage.container import begin, open_container
-from cnrfmt.storage.fs import POSIX, OpenMode
+from cnrfmt.storage.fs import POSIX
 from tests.storage.support import (
+    ClosedOnce,
     QuickFs,
     check_whole,
     commit,
@@ -32,32 +33,6 @@ from tests.storage.support import (
     next_manifest,
     payload,
 )
-
-
-@pytest.fixture(params=["model.cnr", "run"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return two_versions(tmp_path / request.param)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return two_versions(tmp_path / "model.cnr")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return two_versions(tmp_path / "run")
-
-
-def two_versions(path: Path) -> Path:
-    commit(path, payload(0), fresh=True, fs=QuickFs())
-    commit(path, payload(1), fs=QuickFs())
-    return path
-
-
-def manifest_file(path: Path, version: int) -> Path:
-    return path / "manifests" / f"{version:020}.cnrm"
-
 
 # --- transactions ------------------------------------------------------------------------------------------------
 
@@ -341,24 +316,10 @@ def test_a_name_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_damaged_container_keeps_no_handle_and_no_lock(file: Path, fresh: bool) -> None:
-    class Counting(QuickFs):
-        def __init__(self) -> None:
-            super().__init__()
-            self.handles: set[int] = set()
-
-        def open(self, path: str, mode: OpenMode, *, follow: bool = False) -> int:
-            handle = super().open(path, mode, follow=follow)
-            self.handles.add(handle)
-            return handle
-
-        def close(self, handle: int) -> None:
-            self.handles.discard(handle)
-            super().close(handle)
-
     sound = file.read_bytes()
     for data in (b"junk", sound[:-1], sound[:PAGE] + bytes(2 * PAGE) + sound[3 * PAGE :], sound[:2000]):
         file.write_bytes(data)
-        fs = Counting()
+        fs = ClosedOnce()
         with pytest.raises(DamagedError):
             begin(file, replace=fresh, fs=fs)
         assert not fs.handles

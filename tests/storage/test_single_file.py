@@ -42,11 +42,8 @@ from tests.storage.support import (
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "model.cnr"
-    commit(path, payload(0), fresh=True, fs=QuickFs())
-    commit(path, payload(1), fs=QuickFs())
-    return path
+def path(file: Path) -> Path:
+    return file
 
 
 def patch(path: Path, offset: int, data: bytes) -> None:

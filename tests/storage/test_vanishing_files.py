@@ -38,35 +38,11 @@ from tests.storage.support import (
     commit,
     finish,
     leftovers,
+    manifest_file,
     next_manifest,
     payload,
+    two_versions,
 )
-
-
-@pytest.fixture(params=["model.cnr", "run"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return two_versions(tmp_path / request.param)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return two_versions(tmp_path / "model.cnr")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return two_versions(tmp_path / "run")
-
-
-def two_versions(path: Path) -> Path:
-    commit(path, payload(0), fresh=True, fs=QuickFs())
-    commit(path, payload(1), fs=QuickFs())
-    return path
-
-
-def manifest_file(path: Path, version: int) -> Path:
-    return path / "manifests" / f"{version:020}.cnrm"
-
 
 # --- the directory -----------------------------------------------------------------------------------------------
 

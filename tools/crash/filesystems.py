@@ -12,8 +12,8 @@ A torn block may be more than the file system copes with: ext4's superblock, for
 What can't be mounted, or is damaged by what the file system itself says, is counted apart where a block was torn,
 and is a failure where none was.
 
-Most of a state's time goes by in the kernel's mounting and unmounting, so that several runs with seeds of their own, side by
-side, get through more states than one.
+Most of a state's time goes by in the kernel's mounting and unmounting, so that several runs with seeds of their own
+get through more states, side by side, than one.
 
 Needs root on Linux, with FUSE and loop devices. A seed repeats the steps and the choice of states, not the timing
 of the kernel that the writes depend on; so a state that fails is kept, and is checked again by `--again FOLDER`.
@@ -53,6 +53,7 @@ from tools.crash._disk_workload import (
     record,
     steps_from,
 )
+from tools.progress import write_json
 
 # Reorderings of an epoch, for each write that is undecided in it.
 _REORDERINGS = 2
@@ -85,9 +86,7 @@ class Tally:
     def save(self, path: Path, settings: dict[str, Any]) -> None:
         """Writes it down, for a later run to go on from; all or nothing."""
         content = {**vars(self), "digests": sorted(self.digests), "settings": settings}
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(content))
-        os.replace(partial, path)
+        write_json(path, content)
 
     @classmethod
     def load(cls, path: Path, settings: dict[str, Any]) -> Tally:
@@ -292,7 +291,7 @@ def result(filesystem: FileSystem, tally: Tally, states: int, seed: int) -> dict
 
 
 def write_result(path: Path, entry: dict[str, Any]) -> None:
-    """Puts the result of a run in the place of the one that is there, or beside those of other file systems and seeds."""
+    """Puts the result of a run in the place of the one that is there, or beside those of other runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Runs on several file systems, or with several seeds, may write to one file; the lock goes with the handle.
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -302,9 +301,7 @@ def write_result(path: Path, entry: dict[str, Any]) -> None:
         whose = ("filesystem", "seed")
         entries = [other for other in entries if any(other[name] != entry[name] for name in whose)]
         entries = sorted([*entries, entry], key=lambda e: (list(FILESYSTEMS).index(e["filesystem"]), e["seed"]))
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(entries, indent=2) + "\n")
-        os.replace(partial, path)
+        write_json(path, entries)
     finally:
         os.close(folder)
 

@@ -38,6 +38,7 @@ from tools.crash._kills_oracle import Oracle
 from tools.crash._kills_processes import Place, attempt, dying_fs, fork, head, read, wait, write
 from tools.crash.operations import OPERATIONS, PATHS, check_head
 from tools.crash.operations import step as next_step
+from tools.progress import write_json
 
 APPENDS = [name for name, o in OPERATIONS.items() if o.commit is cnrfmt.append]
 SAVES = [name for name, o in OPERATIONS.items() if o.commit is cnrfmt.save and not o.first]
@@ -224,12 +225,6 @@ def _command(options: argparse.Namespace, life: int | None = None) -> str:
     return shlex.join(map(str, words))
 
 
-def _write(path: Path, data: dict[str, Any]) -> None:
-    new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    os.replace(new, path)
-
-
 def _table(options: argparse.Namespace, progress: dict[str, Any]) -> dict[str, Any]:
     return {
         "engine": "kills",
@@ -289,11 +284,11 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{done} of {options.kills} kills, {progress['seconds']:.0f} s, {len(progress['failures'])} failures")
             sys.stdout.flush()
             if options.state:
-                _write(options.state, progress)
+                write_json(options.state, progress)
     if options.state:
-        _write(options.state, progress)
+        write_json(options.state, progress)
     if options.json:
-        _write(options.json, _table(options, progress))
+        write_json(options.json, _table(options, progress))
     print(json.dumps(_table(options, progress), indent=2))
     if not progress["failures"]:
         shutil.rmtree(folder)

@@ -29,6 +29,7 @@ from cnrfmt.storage.fs import Fs, byte_view
 from cnrfmt.testing import ContainerMachine
 from tools.crash._memory import Disk
 from tools.crash.recording import FOLDER, RecordingFs
+from tools.progress import write_json
 
 BATCH = 200
 """Examples between two checkpoints of the run's progress."""
@@ -122,12 +123,6 @@ def _command(options: argparse.Namespace, batch: int | None = None) -> str:
     return shlex.join(map(str, words))
 
 
-def _write(path: Path, data: dict[str, Any]) -> None:
-    new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    os.replace(new, path)
-
-
 def _table(options: argparse.Namespace, progress: dict[str, Any]) -> dict[str, Any]:
     return {
         "engine": "state machine with crashes",
@@ -184,9 +179,9 @@ def main(arguments: list[str] | None = None) -> int:
             flush=True,
         )
         if options.state:
-            _write(options.state, progress)
+            write_json(options.state, progress)
     if options.json:
-        _write(options.json, _table(options, progress))
+        write_json(options.json, _table(options, progress))
     print(json.dumps(_table(options, progress), indent=2))
     return 1 if progress["failures"] else 0
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -40,6 +39,7 @@ from tools.crash._model_workloads import LOCK, Course, CrashPoint, Workload, wor
 from tools.crash._probe import Once, ProbedFs
 from tools.crash._repeatable import Chance, repeatable
 from tools.crash.operations import PATHS
+from tools.progress import write_json
 
 LENGTH, LIMIT = 3, 1000
 """How many operations a workload has at most, and how many images of one crash point are looked at."""
@@ -258,10 +258,10 @@ def _store(path: Path | None, tally: Tally, seen: Seen) -> None:
     """Puts the state in the place of the old one; the images, which belong to it, are in a file named by its unit."""
     if path is None:
         return
-    images, new = _images_path(path, tally), path.with_suffix(".new")
+    images = _images_path(path, tally)
+    images.parent.mkdir(parents=True, exist_ok=True)
     np.save(images, seen.array())
-    new.write_text(json.dumps(vars(tally)))
-    os.replace(new, path)
+    write_json(path, vars(tally))
     for old in path.parent.glob(f"{path.stem}.*.npy"):
         if old != images:
             old.unlink()
@@ -315,9 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _store(options.state, tally, seen)
         print(tally.line(), flush=True)
     if options.json is not None:
-        table = _table(tally, options.states)
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(table, indent=1) + "\n")
+        write_json(options.json, _table(tally, options.states))
     for failure in tally.failures:
         print(json.dumps(failure, indent=1))
     return 1 if tally.total("failed") else 0

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Protocol
 
 from tools.crash.aftermath import LockProbe, Outcome
+from tools.progress import write_json
 
 
 class Trial(Protocol):
@@ -71,9 +72,7 @@ class Tally:
 
     def save(self, file: Path, **more: Any) -> None:
         """Writes it down, all at once."""
-        unfinished = file.with_name(file.name + ".part")
-        unfinished.write_text(json.dumps({**more, **vars(self)}, indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(file)
+        write_json(file, {**more, **vars(self)})
 
     @classmethod
     def load(cls, file: Path, seed: int) -> Tally:

@@ -32,6 +32,7 @@ from tools.damage.golden import Golden, goldens
 from tools.damage.judge import READERS, Reader, Scratch, problems
 from tools.damage.kinds import KINDS, Damage
 from tools.damage.layout import Layout
+from tools.progress import write_json
 
 STATE = Path(tempfile.gettempdir()) / "cnrfmt-damage.json"
 _CHUNK = 500
@@ -110,12 +111,6 @@ def _load(options: argparse.Namespace) -> Any:
     return {"key": key, "seconds": 0.0, "jobs": {}}
 
 
-def _save(path: Path, value: Any) -> None:
-    unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-    unfinished.replace(path)
-
-
 def run(options: argparse.Namespace) -> int:
     """Try what isn't tried yet, keep the progress, print the table; the exit status."""
     state = _load(options)
@@ -134,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
                     job["counts"]["failures"] = job["counts"].get("failures", 0) + len(failures)
                     job["done"] += done
                     state["seconds"] += seconds
-                    _save(options.state, state)
+                    write_json(options.state, state)
                     shown = f"{name} {kind} {job['done']}/{len(wanted)}"
                     print(f"{shown}, {job['counts']['failures']} failures", flush=True)
     return report(state, options)
@@ -159,7 +154,7 @@ def report(state: Any, options: argparse.Namespace) -> int:
         print(failure)
     if options.json is not None:
         drawn = f" --seed {options.seed} --runs {options.runs}" if options.runs else ""
-        _save(
+        write_json(
             options.json,
             {
                 "command": f"python -m tools.damage.damage{drawn}",
