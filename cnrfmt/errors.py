@@ -61,7 +61,7 @@ class TooLargeError(UsageError):
         else:
             text = (
                 f"{what}: the call takes {asked} bytes by now, and max_bytes allows {limit}; "
-                "read a range of rows at a time, give an array as out, or allow more"
+                "allow more, or, for rows, read a range at a time or give an array as out"
             )
         super().__init__(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -261,13 +262,15 @@ def _parse(container: Container, data: bytes, version: int, budget: Budget) -> M
 
 def _check_goes_on(before: Manifest, head: Manifest, path: str) -> None:
     """That a head is the one seen before or a later one of the same history; raises `DamagedError`."""
-    if head.container_id != before.container_id or head.version < before.version:
+    another = head.container_id != before.container_id
+    if another or head.version < before.version:
         raise DamagedError(
             "manifest-identity",
             path,
             expected=f"container {before.container_id.hex()} at version {before.version} or later",
             found=f"container {head.container_id.hex()} at version {head.version}",
-            advice="another container was put in its place: open it anew if that is meant",
+            advice=f"{'another container' if another else 'an older state'} was put in its place: open it anew if that "
+            "is meant",
         )
     named = {retained.version: retained.digest for retained in head.versions} | {head.version: head.digest}
     if head.parent is not None:
@@ -321,6 +324,7 @@ def open(
     DamagedError, UnsupportedError, VersionNotFoundError, TooLargeError, StorageError
     """
     options = _options(backend, verify, threads, max_bytes)
+    _check_pin(digest)
     return _open(path, version, options, digest, fs, Budget(max_bytes))
 
 
@@ -330,6 +334,12 @@ def _options(backend: Backend, verify: Verify, threads: int | None, max_bytes: i
     if verify not in ("none", "touched", "all"):
         raise UsageError(f"verify is 'none', 'touched' or 'all', found {verify!r}")
     return ReadOptions(backend, verify, parallel.thread_count(threads), check_limit(max_bytes))
+
+
+def _check_pin(digest: str | None) -> None:
+    """That a pinned digest could be one at all; raises `UsageError`."""
+    if digest is not None and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{16}", digest)):
+        raise UsageError(f"digest is 16 hexadecimal digits in lower case, as Checkpoint.digest gives it, found {digest!r}")
 
 
 def _open(

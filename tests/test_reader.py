@@ -270,6 +270,12 @@ def test_refresh_refuses_another_container_and_a_step_back(tmp_path: Path) -> No
         assert ck["t"].shape == (ROWS, DIM)
 
 
+@pytest.mark.parametrize("digest", ["", "5", "0x" + "a" * 14, "A" * 16, " " + "a" * 15, "a" * 17, b"a" * 16, 5])
+def test_a_digest_that_is_none_is_misuse_and_no_damage(path: Path, digest: Any) -> None:
+    with pytest.raises(cnrfmt.UsageError, match="digest is 16 hexadecimal digits"):
+        cnrfmt.open(path, digest=digest)
+
+
 def test_a_pinned_digest_finds_an_older_state_put_back(path: Path, tmp_path: Path) -> None:
     cnrfmt.save(path, {"t": matrix()})
     cnrfmt.append(path, {"t": Rows([1], matrix(1))})

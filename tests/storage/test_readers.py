@@ -88,6 +88,21 @@ def test_a_container_that_was_exchanged_is_not_taken_for_the_same(path: Path, tm
         assert (ck["t"][...] == before).all()
 
 
+def test_an_older_state_that_was_put_back_is_named(path: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    (shutil.copyfile if path.suffix else shutil.copytree)(path, kept)
+    cnrfmt.append(path, {"t": Rows([2], VALUES[:1])})
+    with cnrfmt.open(path) as ck:
+        if path.suffix:
+            os.replace(kept, path)
+        else:
+            shutil.rmtree(path)
+            kept.rename(path)
+        with pytest.raises(DamagedError, match="an older state was put in its place"):
+            ck.refresh()
+        assert ck.version == 2
+
+
 def test_a_history_that_was_put_back_and_went_another_way(path: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     (shutil.copyfile if path.suffix else shutil.copytree)(path, kept)
