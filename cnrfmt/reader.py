@@ -339,7 +339,7 @@ def _options(backend: Backend, verify: Verify, threads: int | None, max_bytes: i
 def _check_pin(digest: str | None) -> None:
     """That a pinned digest could be one at all; raises `UsageError`."""
     if digest is not None and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{16}", digest)):
-        raise UsageError(f"digest is 16 hexadecimal digits in lower case, as Checkpoint.digest gives it, found {digest!r}")
+        raise UsageError(f"digest is 16 hexadecimal digits, as Checkpoint.digest gives them, found {digest!r}")
 
 
 def _open(

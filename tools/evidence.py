@@ -49,15 +49,21 @@ def _model(found: Any) -> Iterator[Row]:
 
 
 def _filesystems(found: Any) -> Iterator[Row]:
-    for one in found:
-        refused = sum(one["refused by the file system"].values())
+    for name in dict.fromkeys(one["filesystem"] for one in found):
+        runs = [one for one in found if one["filesystem"] == name]
+
+        def total(what: str, runs: list[Any] = runs) -> str:
+            return _count(sum(one.get(what, 0) for one in runs))
+
+        refused = sum(sum(one["refused by the file system"].values()) for one in runs)
         tried = (
-            f"{_count(one['states'])} distinct images: {_count(one['prefixes'])} prefixes, "
-            f"{_count(one['reorderings'])} reorderings, {_count(one['torn'])} torn "
-            f"({_count(refused)} of these refused by the file system itself)"
+            f"{total('states')} distinct images: {total('prefixes')} prefixes, {total('reorderings')} reorderings, "
+            f"{total('torn')} torn ({_count(refused)} of these refused by the file system itself)"
         )
-        engine = f"crash states, {one['filesystem']}"
-        yield Row(engine, tried, len(one["failures"]), one["command"], one["date"], one["seconds"])
+        seeds = ", ".join(str(one["seed"]) for one in runs)
+        command = f"{runs[0]['command'].rpartition(' ')[0]} {seeds}"
+        left = sum(len(one["failures"]) for one in runs)
+        yield Row(f"crash states, {name}", tried, left, command, runs[-1]["date"], max(one["seconds"] for one in runs))
 
 
 def _kills(found: Any) -> Iterator[Row]:
@@ -81,8 +87,9 @@ def _faults(engine: str) -> Callable[[Any], Iterator[Row]]:
 
 
 def _damage(found: Any) -> Iterator[Row]:
-    done = sum(kind["done"] for kind in found["kinds"].values())
-    tried = f"{_count(done)} changes of {len(found['kinds'])} kinds to {len(found['containers'])} golden containers"
+    done, of = (sum(kind[what] for kind in found["kinds"].values()) for what in ("done", "cases"))
+    share = _count(done) if done == of else f"{_count(done)} of {_count(of)}"
+    tried = f"{share} changes of {len(found['kinds'])} kinds to {len(found['containers'])} golden containers"
     yield Row("damage", tried, len(found["failures"]), found["command"], found["date"], found["seconds"])
 
 
@@ -106,9 +113,13 @@ RESULTS: tuple[tuple[str, Callable[[Any], Iterator[Row]]], ...] = (
 
 def engines() -> str:
     """The table of all engines."""
-    rows = [row for name, read in RESULTS for row in read(json.loads((ROOT / name).read_text("utf-8")))]
-    head = ["| engine | tried | failures left | took | command |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *(row.line() for row in rows)])
+    lines = ["| engine | tried | failures left | took | command |", "|---|---|---|---|---|"]
+    for name, read in RESULTS:
+        if (ROOT / name).exists():
+            lines += [row.line() for row in read(json.loads((ROOT / name).read_text("utf-8")))]
+        else:
+            lines.append(f"| `{name}` | no long run yet | | | |")
+    return "\n".join(lines)
 
 
 def peers() -> str:
@@ -122,8 +133,8 @@ TABLES: dict[str, Callable[[], str]] = {"engines": engines, "peers": peers}
 def filled(page: str) -> str:
     """The page with its tables made anew, each between its two marks."""
     for name, table in TABLES.items():
-        marks = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        text = table()
+        marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = table() + "\n"
         page, places = marks.subn(lambda found, text=text: found[1] + text + found[2], page)  # type: ignore[misc]
         if places != 1:
             raise SystemExit(f"{PAGE}: expected one place for the table {name}, found {places}")
