@@ -21,7 +21,7 @@ from cnrfmt.format.blocks import (
     bit_names,
 )
 from cnrfmt.format.chain import Judged, check_chain
-from cnrfmt.format.limits import BLOCK, PAGE
+from cnrfmt.format.limits import BLOCK
 from cnrfmt.format.manifest import ChainEntry, Manifest, parse_manifest
 from cnrfmt.format.segment import SegmentHeader
 from cnrfmt.format.toc import TableEntry
@@ -32,10 +32,8 @@ from cnrfmt.storage.container import open_container, path_text
 from cnrfmt.storage.fs import Fs
 from cnrfmt.storage.single_file import SingleFile
 from cnrfmt.storage.source import Source
-from cnrfmt.verification import contents
+from cnrfmt.verification import contents, pages
 from cnrfmt.verification.report import Level, Report
-
-_ZERO_STEP = 1 << 20
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that were checked so far and those there are."""
@@ -107,13 +105,18 @@ class _Validation:
         for manifest in self.manifests.values():
             self._check_manifest(manifest)
         if isinstance(facts, FileFacts):
-            self._check_spans()
+            overlapping = pages.check_spans(self._spans(), self.report)
+            # Segments within segments are damage already; to look into each would cost the square of the file.
+            for key in self.segments:
+                if key[1] in overlapping:
+                    self.segments[key] = None
         elif facts.segments is not None:
             self._note_garbage(facts)
         if self.report.level != "structure":
             self._check_digests()
             if isinstance(self.container, SingleFile) and self.manifests:
-                self._check_gaps(self.container)
+                source, slot = self.container.whole(), pages.head_slot(self.container)
+                pages.check_gaps(source, slot, self._spans(), self.report)
         if self.report.level == "full":
             self._check_contents()
 
@@ -137,39 +140,9 @@ class _Validation:
                             page, place, number=number, container_id=header.container_id
                         )
                     )
-            self._check_slots(slots, facts.size)
+            pages.check_slots(slots, facts.size, self.report)
         for name in facts.leftovers:
             self.report.note("leftover", path, name, "the next writer removes it")
-
-    def _check_slots(self, slots: list[Slot], size: int) -> None:
-        path = self.report.path
-        if len(slots) == 2:
-            a, b = slots
-            same = a.version == b.version
-            facts = [(s.manifest_offset, s.manifest_length, s.manifest_digest) for s in slots]
-            if a.version < b.version or (same and facts[0] != facts[1]):
-                raise DamagedError(
-                    "slot-order",
-                    f"{path}: slots",
-                    expected="slot A at the version of slot B or a newer one",
-                    found=f"versions {a.version} and {b.version}",
-                )
-            if not same:
-                found = f"slot A names version {a.version}, slot B version {b.version}"
-                self.report.note(
-                    "commit-unfinished", f"{path}: slots", found, "the next writer finishes it"
-                )
-        if slots:
-            end = max(slots, key=lambda s: s.version).committed_end
-            if size < end:
-                raise DamagedError(
-                    "file-length", path, expected=f"at least {end} bytes", found=size
-                )
-            if size > end:
-                self.report.note(
-                    "uncommitted", path, f"{size - end} bytes past the committed end",
-                    "the next writer reclaims them",
-                )
 
     def _check_folders(self, facts: DirectoryFacts) -> None:
         path = self.report.path
@@ -335,10 +308,10 @@ class _Validation:
             self.noted.add(reader.place)
             self._note_features(header.features, reader.place)
 
-    # Spans, digests, gaps.
+    # Spans and digests.
 
-    def _spans(self) -> dict[tuple[int, int], str]:
-        found: dict[tuple[int, int], str] = {}
+    def _spans(self) -> pages.Spans:
+        found: pages.Spans = {}
         head = self.manifests.get(max(self.manifests, default=-1))
         for manifest in self.manifests.values():
             for entry in manifest.chain:
@@ -348,44 +321,10 @@ class _Validation:
             if retained.offset is not None:
                 found[retained.offset, retained.length] = f"manifest {retained.version}"
         with self.guard():
-            slot = self._head_slot()
+            slot = pages.head_slot(self.container)
             if slot is not None:
                 found[slot.manifest_offset, slot.manifest_length] = f"manifest {slot.version}"
         return found
-
-    def _head_slot(self) -> Slot | None:
-        facts = self.container.inspect()
-        known = self.container.container_id
-        if not isinstance(facts, FileFacts) or known is None:
-            return None
-        found = []
-        for number, page in enumerate(facts.slot_pages):
-            try:
-                found.append(Slot.parse(page, "", number=number, container_id=known))
-            except DamagedError:
-                continue
-        return max(found, key=lambda s: s.version, default=None)
-
-    def _check_spans(self) -> None:
-        end = 0
-        name = "the slots"
-        overlapping = set()
-        for (offset, length), what in sorted(self._spans().items()):
-            if offset < end:
-                overlapping.add(offset)
-            with self.guard():
-                if offset % PAGE or offset < max(end, FIRST_SPAN):
-                    raise DamagedError(
-                        "span",
-                        f"{self.report.path}: {what}",
-                        expected=f"a span behind {name}, at a multiple of {PAGE}",
-                        found=f"{length} bytes at {offset}",
-                    )
-            end, name = max(end, offset + length), what
-        # Segments within segments are damage already; to look into each would cost the square of the file.
-        for key in self.segments:
-            if key[1] in overlapping:
-                self.segments[key] = None
 
     def _check_digests(self) -> None:
         readers = [r for r in self.segments.values() if r is not None]
@@ -402,26 +341,6 @@ class _Validation:
                     self.progress(min(done, total), total)
             with self.guard():
                 reader.check_padding()
-
-    def _check_gaps(self, file: SingleFile) -> None:
-        source = file.whole()
-        slot = self._head_slot()
-        end = min(slot.committed_end, source.length) if slot else FIRST_SPAN
-        position = FIRST_SPAN
-        for offset, length in [*sorted(self._spans()), (end, 0)]:
-            for start in range(position, min(offset, end), _ZERO_STEP):
-                gap = np.empty(min(_ZERO_STEP, min(offset, end) - start), np.uint8)
-                source.pread_into(start, gap)
-                if gap.any():
-                    self.report.add(
-                        DamagedError(
-                            "file-gap",
-                            f"{self.report.path}: byte {start + int(np.argmax(gap != 0))}",
-                            expected="zero between spans",
-                            found="another byte",
-                        )
-                    )
-            position = max(position, offset + length)
 
     # What the rows say.
 
