@@ -17,6 +17,11 @@ class Budget:
     def __init__(self, limit: int | None) -> None:
         self._limit, self._taken = limit, 0
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return self._limit is not None
+
     def take(self, nbytes: int, what: str) -> None:
         """Counts bytes for something; raises `TooLargeError` where all that was counted exceeds the limit."""
         self._taken += nbytes

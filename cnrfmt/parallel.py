@@ -70,5 +70,6 @@ def ordered(
             waiting.append(pool.submit(work, item))
             if len(waiting) > ahead:
                 yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()
+        while waiting:
+            # A future that this frame held would be held by its own error's traceback, and all that is in it too.
+            yield waiting.pop(0).result()

@@ -39,6 +39,45 @@ class Refreshed:
     dropped: tuple[str, ...]
 
 
+class _History:
+    """The newest manifest of a container, and the older ones that it names.
+
+    A checkpoint shares it with its views, which so don't hold the checkpoint: one that nobody closed goes with its
+    files as soon as nobody holds it, without waiting for the collector of cycles.
+    """
+
+    head: Manifest
+
+    def __init__(self, path: str, container: Container) -> None:
+        self.path, self.container = path, container
+
+    def manifest_of(self, version: int, budget: Budget) -> Manifest | None:
+        """The manifest of a version of the head's history; None if it was committed but isn't retained."""
+        head = self.head
+        if isinstance(version, bool) or not isinstance(version, int | np.integer):
+            raise UsageError(f"a version is an integer, found {version!r}")
+        if version == head.version:
+            return head
+        if not 0 <= version < head.version:
+            raise VersionNotFoundError(f"{self.path}: no version {version}; the newest is {head.version}")
+        for retained in head.versions:
+            if retained.version == version:
+                return self._read_retained(retained, budget)
+        return None
+
+    def _read_retained(self, retained: Retained, budget: Budget) -> Manifest:
+        data = self.container.read_manifest(retained)
+        manifest = _parse(self.container, data, retained.version, budget)
+        if manifest.container_id != self.head.container_id:
+            raise DamagedError(
+                "manifest-identity",
+                f"{self.container.path}, manifest of version {retained.version}",
+                expected=f"container {self.head.container_id.hex()}",
+                found=f"container {manifest.container_id.hex()}",
+            )
+        return manifest
+
+
 class Checkpoint(Mapping[str, Table]):
     """An open container at one version: a mapping of table names to tables.
 
@@ -58,13 +97,14 @@ class Checkpoint(Mapping[str, Table]):
         # Whoever changes the working directory goes on with the same container.
         self.path = os.path.abspath(path)
         self._options, self._fs = options, fs
-        self._container = open_container(self.path, fs)
+        self._history = _History(self.path, open_container(self.path, fs))
         # A view lives as long as somebody holds one of its tables; its files are let go of with it.
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
         self._refreshing = threading.Lock()
         try:
-            self._head = self._read_head(self._container, budget)
-            manifest = self._head if version is None else self._manifest_of(version, budget)
+            history = self._history
+            history.head = _read_head(history.container, budget)
+            manifest = history.head if version is None else history.manifest_of(version, budget)
             if manifest is None:
                 raise VersionNotFoundError(
                     f"{path}: version {version} isn't retained; retained are "
@@ -78,47 +118,16 @@ class Checkpoint(Mapping[str, Table]):
                     found=f"{manifest.digest:016x}",
                     advice="another state was put in the place of the pinned one, or the pin is old",
                 )
-            self._show(self._open_view(self._container, manifest, {}, budget))
+            self._show(self._open_view(history.container, manifest, {}, budget))
         except BaseException:
             self.close()
             raise
-
-    def _read_head(self, container: Container, budget: Budget) -> Manifest:
-        data, version, _ = container.head()
-        return _parse(container, data, version, budget)
-
-    def _manifest_of(self, version: int, budget: Budget) -> Manifest | None:
-        """The manifest of a version of the head's history; None if it was committed but isn't retained."""
-        if isinstance(version, bool) or not isinstance(version, int | np.integer):
-            raise UsageError(f"a version is an integer, found {version!r}")
-        if version == self._head.version:
-            return self._head
-        if not 0 <= version < self._head.version:
-            raise VersionNotFoundError(
-                f"{self.path}: no version {version}; the newest is {self._head.version}"
-            )
-        for retained in self._head.versions:
-            if retained.version == version:
-                return self._read_retained(retained, budget)
-        return None
-
-    def _read_retained(self, retained: Retained, budget: Budget) -> Manifest:
-        data = self._container.read_manifest(retained)
-        manifest = _parse(self._container, data, retained.version, budget)
-        if manifest.container_id != self._head.container_id:
-            raise DamagedError(
-                "manifest-identity",
-                f"{self._container.path}, manifest of version {retained.version}",
-                expected=f"container {self._head.container_id.hex()}",
-                found=f"container {manifest.container_id.hex()}",
-            )
-        return manifest
 
     def _open_view(
         self, container: Container, manifest: Manifest, known: dict[bytes, SegmentReader], budget: Budget
     ) -> View:
         view = View(
-            container, manifest, self._options, known=known, manifest_of=self._manifest_of, budget=budget
+            container, manifest, self._options, known=known, manifest_of=self._history.manifest_of, budget=budget
         )
         self._views.add(view)
         return view
@@ -135,7 +144,8 @@ class Checkpoint(Mapping[str, Table]):
     @property
     def versions(self) -> tuple[int, ...]:
         """The versions that can be opened, ascending, the head last."""
-        return (*(r.version for r in self._head.versions), self._head.version)
+        head = self._history.head
+        return (*(r.version for r in head.versions), head.version)
 
     @property
     def step(self) -> int | None:
@@ -197,26 +207,27 @@ class Checkpoint(Mapping[str, Table]):
 
     def _refresh(self, budget: Budget) -> Refreshed | None:
         self._view.check_open()
+        history = self._history
         container = open_container(self.path, self._fs)
         try:
-            if container.same_as(self._container):
+            if container.same_as(history.container):
                 container.close()
-                container = self._container
-            head = self._read_head(container, budget)
-            _check_goes_on(self._head, head, self.path)
+                container = history.container
+            head = _read_head(container, budget)
+            _check_goes_on(history.head, head, self.path)
             before, old = self._view, self._tables
             if head.version == self.version and head.digest == before.manifest.digest:
                 return None
-            same = container is self._container
+            same = container is history.container
             view = self._open_view(container, head, dict(before.segments) if same else {}, budget)
         except BaseException:
-            if container is not self._container:
+            if container is not history.container:
                 container.close()
             raise
         if not same:
             # What was opened of the old one stays open for as long as its tables are held.
-            self._container.close()
-        self._container, self._head = container, head
+            history.container.close()
+        history.container, history.head = container, head
         self._show(view)
         return Refreshed(
             before.manifest.version,
@@ -232,7 +243,7 @@ class Checkpoint(Mapping[str, Table]):
         with self._refreshing:
             for view in self._views:
                 view.close()
-            self._container.close()
+            self._history.container.close()
 
     def __enter__(self) -> Self:
         return self
@@ -251,6 +262,11 @@ class Checkpoint(Mapping[str, Table]):
     # A mapping compares its items, which would read whole tables.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+
+def _read_head(container: Container, budget: Budget) -> Manifest:
+    data, version, _ = container.head()
+    return _parse(container, data, version, budget)
 
 
 def _parse(container: Container, data: bytes, version: int, budget: Budget) -> Manifest:

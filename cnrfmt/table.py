@@ -16,7 +16,7 @@ from cnrfmt.format.encoding import Layout
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.inputs import as_ids
 from cnrfmt.memory import Budget, guarded
-from cnrfmt.resolve import Steps, Strip, keys_cost, live_keys, strips
+from cnrfmt.resolve import Layer, Steps, Strip, keys_cost, live_keys, strips
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -340,9 +340,8 @@ class Table:
         if not isinstance(selection, range) and self.keyed and missing == "error":
             self._check_keys(selection)
         found = self._column_strips(schema, budget)
-        # Strips share layers, and layers row indexes.
-        indexes = {(id(x.segment), x.row_set): x for strip in found for x in strip.layers}
-        budget.take(sum(layer.cost for layer in indexes.values()), f"table {self.name!r}, row indexes")
+        if budget.limited:
+            budget.take(sum(layer.cost for layer in _indexes(found)), f"table {self.name!r}, row indexes")
         width = schema.width(self._schema.dim)
         grid = result.reshape(len(result), width)
         # The more layers there are to go through for each chunk, the larger it should be.
@@ -365,7 +364,7 @@ class Table:
         run = parallel.run(self._view.threads)
         if len(starts) > 1:
             # Else each thread would decode the row indexes of all layers for itself.
-            run(lambda layer: layer.load_ids(), list(indexes.values()))
+            run(lambda layer: layer.load_ids(), _indexes(found))
         run(chunk, starts)
 
     def _decode_strip(self, strip: Strip, selection: range | Ids, start: int, out: Array) -> None:
@@ -404,6 +403,11 @@ class Table:
         kind = "keyed" if self.keyed else "dense"
         rows = "" if self.keyed else f"{self._schema.rows} x "
         return f"<cnrfmt.Table {self.name!r}: {kind}, {rows}{self._schema.dim} {self.dtype}>"
+
+
+def _indexes(strips: list[Strip]) -> list[Layer]:
+    """A layer for each row index: strips share layers, and layers row indexes."""
+    return list({(id(x.segment), x.row_set): x for strip in strips for x in strip.layers}.values())
 
 
 class _At:

@@ -10,6 +10,7 @@ from cnrfmt.cli import output
 from cnrfmt.cli.options import Verbs, add_threads, add_verb
 from cnrfmt.errors import UsageError
 from cnrfmt.salvaging import Loss, Salvage, VersionState
+from cnrfmt.salvaging.runs import EVERY
 
 _MOST_RUNS = 5
 _MOST_SHOWN = 20
@@ -28,7 +29,9 @@ def add(verbs: Verbs) -> None:
         table its key is left out. DAMAGED is only read. Look at --dry-run first: it says how much of each version is
         sound, and where an older one is whole, --whole takes that one. NEW is written beside its place, verified and
         then put there; it has an id of its own, so deltas of DAMAGED don't go on it. The exit code is 0 if nothing was
-        lost and 1 if something was, or if nothing is sound.""",
+        lost and 1 if something was, or if nothing is sound. It is 0, too, where a later version may have existed but
+        an append that was interrupted explains what is left just as well (the last line says so, and --json under
+        perhaps_newer). A newest version that left no trace can't be noticed.""",
         """
         cnrfmt salvage broken.cnr --dry-run
         cnrfmt salvage broken.cnr mended.cnr
@@ -42,7 +45,11 @@ def add(verbs: Verbs) -> None:
     choice.add_argument("--version", type=int, metavar="N", help="the version to salvage")
     choice.add_argument("--whole", action="store_true", help="the newest version that is sound as a whole")
     parser.add_argument(
-        "--table", dest="tables", action="append", metavar="NAME", help="only this table; may be given again"
+        "--table",
+        dest="tables",
+        action="append",
+        metavar="NAME",
+        help="only this table (and the dense state); may be given again; what is lost of others then counts nowhere",
     )
     parser.add_argument("--dry-run", action="store_true", help="only look: read everything, write nothing")
     add_threads(parser)
@@ -64,21 +71,23 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         output.write_json(report.to_json())
     else:
-        _write(report)
+        _write(report, args.tables)
     return report.exit_code
 
 
-def _write(report: Salvage) -> None:
+def _write(report: Salvage, tables: list[str] | None) -> None:
     step = "" if report.step is None else f", step {report.step}"
     output.write(output.styled(f"{output.clean(report.source)}: version {report.version}{step}", "bold"))
     for sign in report.newer:
         output.write(f"{output.styled('a newer version is lost', 'bad')}: {output.clean(sign)}")
+    for sign in report.perhaps_newer:
+        output.write(f"{output.styled('a later version may have existed', 'bad')}: {output.clean(sign)}")
     for note in report.notes:
         output.write(f"note: {output.clean(note)}")
-    _write_versions(report.versions)
+    _write_versions(report.versions, f"versions{'' if tables is None else ' (the chosen tables and the dense state)'}")
     _heading("what there is")
     rows: list[list[object]] = [
-        [t.name, "keyed" if t.keyed else "dense", t.rows, _lost_words(t.lost, t.exact)] for t in report.tables
+        [t.name, "keyed" if t.keyed else "dense", t.rows, _number(t.lost, t.most, t.unbounded)] for t in report.tables
     ]
     rows.append(["(dense state)", "", len(report.dense), sum(x.table is None for x in report.losses)])
     output.write_table(["TABLE", "KIND", "ROWS", "LOST"], rows, right={"ROWS", "LOST"}, indent=2)
@@ -94,12 +103,15 @@ def _heading(text: str) -> None:
     output.write(output.styled(text, "bold"))
 
 
-def _lost_words(lost: int, exact: bool) -> str:
-    return str(lost) if exact else f"{lost} or more"
+def _number(least: int, most: int, unbounded: bool = False) -> str:
+    """How many are lost, where nobody may know it exactly."""
+    if least == most:
+        return f"{least:,}" if not unbounded else f"{least:,} or more" if least else "unknown"
+    return (f"{least:,} to {most:,}" if least else f"up to {most:,}") + (" and others" if unbounded else "")
 
 
-def _write_versions(versions: list[VersionState]) -> None:
-    _heading("versions")
+def _write_versions(versions: list[VersionState], heading: str) -> None:
+    _heading(heading)
     shown = versions[-_MOST_SHOWN:]
     if len(shown) < len(versions):
         output.write(f"  the newest {len(shown)} of {len(versions)} (--json shows all):")
@@ -109,7 +121,8 @@ def _write_versions(versions: list[VersionState]) -> None:
 
 def _state_words(v: VersionState) -> str:
     if v.state == "damaged":
-        return f"{output.plural(v.lost, 'row')} or entries lost" if v.lost else "rows lost"
+        nouns = "row or dense entry" if v.most == 1 else "rows or dense entries"
+        return f"{_number(v.lost, v.most)} {nouns} lost"
     return {"whole": "whole", "gaps": "most is lost: a segment can't be read"}.get(v.state, "can't be read")
 
 
@@ -126,8 +139,9 @@ def _what(loss: Loss) -> str:
         return "the dense state" if loss.dense is None else f"dense entry {loss.dense!r}"
     runs = _runs(loss.rows.tolist())
     if not loss.exact:
-        number = "any number of keys" if loss.count is None else f"up to {output.plural(loss.count, 'key')}"
-        return f"table {loss.table!r}: {number} that can't be told, among {runs}"
+        number = "an unknown number of keys" if loss.count is None else f"up to {output.plural(loss.count, 'key')}"
+        among = "any key may be one" if loss.rows.tolist() == EVERY.tolist() else f"among {runs}"
+        return f"table {loss.table!r}: {number} that can't be told: {among}"
     if loss.column is None:
         return f"table {loss.table!r}: {output.plural(loss.count or 0, 'key')}: {runs}"
     return f"table {loss.table!r}, column {loss.column!r}: {output.plural(loss.count or 0, 'row')}: {runs}"
@@ -141,13 +155,19 @@ def _runs(runs: Iterable[list[int]]) -> str:
 
 def _verdict(report: Salvage) -> str:
     done = "written and verified" if report.target else "nothing was written (--dry-run)"
+    perhaps = ["a later version may have existed, see above"] if report.perhaps_newer and not report.explicit else []
     if report.complete:
-        return f"{done}; {output.styled('nothing of this version is lost', 'good')}"
+        nothing = f"nothing of version {report.version} is lost"
+        return "; ".join([done, output.styled(nothing, "good"), *(output.styled(text, "bad") for text in perhaps)])
     words = []
     if report.losses:
-        words.append("what is listed above is lost of this version")
+        words.append(f"what is listed above is lost of version {report.version}")
     if report.newer and not report.explicit:
         words.append("a newer version is lost")
     elif report.left_out and not report.explicit:
         words.append(f"newer versions that aren't carried: {output.span_of(report.left_out)}")
+    words += perhaps
+    if report.losses and (whole := report.newest_whole) is not None:
+        how = "take --whole instead of --version" if report.explicit else "add --whole"
+        words.append(f"{how} for version {whole}, of which nothing is lost")
     return f"{done}; {output.styled('; '.join(words), 'bad')}"

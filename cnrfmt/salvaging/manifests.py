@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections import Counter
@@ -32,12 +33,15 @@ class Found:
     """The manifests of a container.
 
     `sound` holds those that check, by version; `unsound` what is wrong with the others whose version is known;
-    `newer` why a version newer than all sound ones must or may have been there; `notes` what is worth knowing.
+    `newer` why a version newer than all sound ones must or may have been there, which damage alone explains;
+    `perhaps_newer` why one may have been there, where an interrupted save explains it too; `notes` what is worth
+    knowing.
     """
 
     sound: dict[int, Manifest] = field(default_factory=dict)
     unsound: dict[int, DamagedError | UnsupportedError] = field(default_factory=dict)
     newer: list[str] = field(default_factory=list)
+    perhaps_newer: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -52,6 +56,7 @@ class DamagedFile:
     def __init__(self, fs: Fs, path: str) -> None:
         self.path = path
         self._file = OpenFile(fs, path, follow=True)
+        self._sources: list[Source] = []
         self.size = self._file.size
         self._budget = 0
 
@@ -61,7 +66,14 @@ class DamagedFile:
         offset = entry.offset
         if offset is None or offset % PAGE or offset < FIRST_SPAN:
             raise DamagedError("span", place, expected="a span", found=f"{entry.length} bytes at {offset}")
-        return Source(self._file, offset, entry.length, place, "file-length")
+        self._sources.append(Source(self._file, offset, entry.length, place, "file-length"))
+        return self._sources[-1]
+
+    def close(self) -> None:
+        """Lets go of the file, whatever still refers to its segments."""
+        for source in self._sources:
+            source.close()
+        del self._file
 
     def _read(self, offset: int, length: int) -> bytes:
         """The bytes there; zero bytes for those that the medium has lost, none behind the file's end."""
@@ -131,7 +143,7 @@ class DamagedFile:
             manifest = parse_manifest(self._read(offset, min(length, max(0, self.size - offset))), place)
             _check_identity(manifest, place, version, mark, owner)
         except (DamagedError, UnsupportedError) as error:
-            found.unsound[version] = error
+            found.unsound[version] = copy.copy(error)
             return None
         found.sound[version] = manifest
         return manifest
@@ -210,6 +222,7 @@ class DamagedDirectory:
 
     def __init__(self, fs: Fs, path: str) -> None:
         self._fs, self.path = fs, path
+        self._sources: list[Source] = []
 
     def _open(self, folder: str, name: str, place: str) -> OpenFile:
         for path in (os.path.join(self.path, folder), os.path.join(self.path, folder, name)):
@@ -226,7 +239,13 @@ class DamagedDirectory:
         if entry.offset is not None:
             raise DamagedError("span", place, expected="no offset in a directory", found=entry.offset)
         file = self._open(SEGMENTS, segment_name(entry.segment), place)
-        return Source(file, 0, entry.length, place, "segment-length")
+        self._sources.append(Source(file, 0, entry.length, place, "segment-length"))
+        return self._sources[-1]
+
+    def close(self) -> None:
+        """Lets go of the files, whatever still refers to their segments."""
+        for source in self._sources:
+            source.close()
 
     def find(self) -> Found:
         """All manifests that are there."""
@@ -245,7 +264,7 @@ class DamagedDirectory:
                     raise
                 found.unsound[version] = as_damage(error, place)
             except UnsupportedError as error:
-                found.unsound[version] = error
+                found.unsound[version] = copy.copy(error)
         self._leave_out_strangers(found)
         self._check_lineage(found)
         for version, why in found.unsound.items():
@@ -254,7 +273,7 @@ class DamagedDirectory:
                 found.newer.append(f"the manifest of version {version} is there and can't be read ({rule})")
         if found.sound and not found.newer:
             # It may as well be what an interrupted save left, which is no damage.
-            found.notes += self._unnamed_deltas(found)
+            found.perhaps_newer += self._unnamed_deltas(found)
         return found
 
     def _unnamed_deltas(self, found: Found) -> list[str]:
@@ -273,8 +292,8 @@ class DamagedDirectory:
             except (DamagedError, UnsupportedError, StorageError):
                 continue
             if header.from_state == found.sound[found.newest].state:
-                text = "is a delta on it: of a later version whose manifest is gone, or of a save that was interrupted"
-                signs.append(f"segments/{name} {text}")
+                text = "of a later version whose manifest is gone, or of an append that was interrupted"
+                signs.append(f"segments/{name} is a delta on version {found.newest}: {text}")
         return signs[:_MOST_SHOWN]
 
     def _versions(self) -> list[int]:

@@ -55,13 +55,19 @@ class Loss:
 
 @dataclass(frozen=True)
 class SalvagedTable:
-    """A table of the new container: how many rows it has, and how many of them lost something (or are left out)."""
+    """A table of the new container: how many rows it has, and how many of them lost something (or are left out).
+
+    `lost` are those that are known to be. Where `exact` is False there may be others: `most` in all, as far as anybody
+    can tell, and where `unbounded` any number of keys beside them.
+    """
 
     name: str
     keyed: bool
     rows: int
     lost: int
     exact: bool
+    most: int
+    unbounded: bool
 
     @property
     def is_whole(self) -> bool:
@@ -75,7 +81,9 @@ class VersionState:
 
     `state` is ``"whole"``; ``"damaged"``, with some rows or dense entries lost; ``"gaps"``, where segments can't be
     read at all, so that whatever no newer segment gives is lost; or ``"unreadable"``, where the manifest is damaged or
-    contradicts its segments. `lost` counts rows and dense entries, for ``"damaged"``. `reason` says what is wrong.
+    contradicts its segments. For ``"damaged"``, `lost` counts rows and dense entries that are known to be lost, and
+    `most` those that may be. `reason` says what is wrong. Where only some tables were asked
+    for, this is about them and the dense state.
     """
 
     version: int
@@ -83,6 +91,7 @@ class VersionState:
     created: str | None
     state: Literal["whole", "damaged", "gaps", "unreadable"]
     lost: int = 0
+    most: int = 0
     reason: str = ""
 
 
@@ -102,6 +111,12 @@ class Salvage:
         All versions that are known to have existed, ascending.
     newer
         Why a version newer than the newest sound one must or may have existed; empty if nothing says so.
+    perhaps_newer
+        Why one may have existed, where an append that was interrupted leaves the same, which is no damage: so this
+        doesn't count against `complete`. A newest version of which every trace is gone can't be seen at all.
+    newest_whole
+        The newest version of which nothing is lost (of the tables asked for), if there is any: what
+        ``version="whole"`` takes.
     tables, dense
         What the new container holds.
     losses
@@ -121,6 +136,8 @@ class Salvage:
     explicit: bool
     versions: list[VersionState] = field(default_factory=list)
     newer: list[str] = field(default_factory=list)
+    perhaps_newer: list[str] = field(default_factory=list)
+    newest_whole: int | None = None
     tables: list[SalvagedTable] = field(default_factory=list)
     dense: list[str] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
@@ -152,6 +169,8 @@ class Salvage:
             "digest": self.digest,
             "complete": self.complete,
             "newer": self.newer,
+            "perhaps_newer": self.perhaps_newer,
+            "newest_whole": self.newest_whole,
             "left_out": self.left_out,
             "versions": [vars(v) for v in self.versions],
             "tables": [{**vars(t), "whole": t.is_whole} for t in self.tables],

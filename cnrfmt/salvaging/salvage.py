@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import replace
 from typing import Literal
 
@@ -76,10 +78,11 @@ def salvage(
     target
         Where nothing is, or an empty directory. A name that ends in ``.cnr`` makes a single file. None for a dry run.
     version
-        The version to salvage; None for the newest whose manifest is sound, ``"whole"`` for the newest that is sound
-        as a whole.
+        The version to salvage; None for the newest whose manifest is sound, ``"whole"`` for the newest of which nothing
+        is lost.
     tables
-        The names of the tables wanted; all of them if None. The dense state comes along in any case.
+        The names of the tables wanted; all of them if None. The dense state comes along in any case. What is lost of
+        other tables then counts nowhere.
     dry_run
         Only look: everything is read, nothing is written.
     threads
@@ -113,18 +116,18 @@ def salvage(
     if isinstance(tables, str):
         raise UsageError(f"tables is a list of names; use tables=[{tables!r}]")
     wanted = None if tables is None else list(dict.fromkeys(tables))
-    container = _open(fs, text)
-    job = _Job(container, parallel.thread_count(threads), progress)
-    chosen = job.choose(version)
-    names = _names(chosen.manifest, wanted)
-    report = job.report(chosen, names, explicit=version not in (None, "whole"))
-    _check_worth(report, text)
-    if not dry_run and goal is not None:
-        writes = [chosen.table(name).writes() for name in names]
-        job.expect(2 * data_bytes(writes))
-        write_target(fs, goal, chosen, writes, len(report.losses), job.threads, job.tell)
-        report.target = goal
-    return report
+    with closing(_open(fs, text)) as container:
+        job = _Job(container, wanted, parallel.thread_count(threads), progress)
+        chosen = job.choose(version)
+        names = _names(chosen.manifest, wanted)
+        report = job.report(chosen, names, explicit=version not in (None, "whole"))
+        _check_worth(report, text)
+        if not dry_run and goal is not None:
+            writes = [chosen.table(name).writes() for name in names]
+            job.expect(2 * data_bytes(writes))
+            write_target(fs, goal, chosen, writes, len(report.losses), job.threads, job.tell)
+            report.target = goal
+        return report
 
 
 def _open(fs: Fs, path: str) -> Damaged:
@@ -166,7 +169,14 @@ def _check_worth(report: Salvage, path: str) -> None:
 class _Job:
     """What the versions of one container have in common."""
 
-    def __init__(self, container: Damaged, threads: int, progress: Callable[[int, int], None] | None) -> None:
+    def __init__(
+        self,
+        container: Damaged,
+        wanted: list[str] | None,
+        threads: int,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._wanted = wanted
         self._path, self.threads, self._progress = container.path, threads, progress
         self._found: Found = container.find()
         self._total = sum({key_of(e): e.length for m in self._found.sound.values() for e in m.chain}.values())
@@ -197,8 +207,11 @@ class _Job:
         if version is None or version == "whole":
             self._refuse_newer_features()
             if version == "whole" and usable:
-                usable = [number for number in usable if self._versions[number].state().state == "whole"]
+                newest = self._versions[usable[-1]].manifest
+                usable = self._whole(self._states())
                 if not usable:
+                    # A name that is wrong is said first.
+                    _names(newest, self._wanted)
                     raise _nothing_sound(
                         self._path, "no version that is sound as a whole", "take what is sound of one of them"
                     )
@@ -210,9 +223,9 @@ class _Job:
         if version in self._versions:
             problem = self._versions[version].problem
             assert problem is not None
-            raise problem
+            raise copy.copy(problem)
         if version in self._found.unsound:
-            raise self._found.unsound[version]
+            raise copy.copy(self._found.unsound[version])
         raise VersionNotFoundError(
             f"{self._path}: no version {version} found; found were {', '.join(map(str, usable)) or 'none'}"
         )
@@ -220,7 +233,7 @@ class _Job:
     def _refuse_newer_features(self) -> None:
         for number, error in self._found.unsound.items():
             if isinstance(error, UnsupportedError) and number > max(self._usable(), default=-1):
-                raise error
+                raise copy.copy(error)
 
     def _why_not(self) -> str:
         problems = [v.problem for v in self._versions.values() if v.problem is not None]
@@ -237,9 +250,18 @@ class _Job:
             m = v.manifest
             key = (m.state, m.tables, m.dense, *map(key_of, m.chain), v.problem)
             if key not in known:
-                known[key] = v.state()
+                known[key] = v.state(self._wanted)
             found.append(replace(known[key], version=m.version, step=m.step, created=m.created))
         return found
+
+    def _whole(self, states: list[VersionState]) -> list[int]:
+        """The versions of which nothing is lost, and that have the tables that are wanted."""
+        wanted = self._wanted or ()
+        return [
+            s.version
+            for s in states
+            if s.state == "whole" and all(self._versions[s.version].manifest.table(name) for name in wanted)
+        ]
 
     def report(self, chosen: VersionSalvage, names: list[str], *, explicit: bool) -> Salvage:
         """What is sound of the chosen version, and of the others."""
@@ -248,11 +270,13 @@ class _Job:
             self._path, None, m.version, m.step, m.container_id.hex(), f"{m.digest:016x}", explicit
         )
         states = self._states()
+        report.newest_whole = max(self._whole(states), default=None)
         for number, error in found.unsound.items():
             rule = error.rule if isinstance(error, DamagedError) else error.feature
             states.append(VersionState(number, None, None, "unreadable", reason=f"{error.place} ({rule})"))
         report.versions = sorted(states, key=lambda s: s.version)
         report.newer = list(found.newer)
+        report.perhaps_newer = list(found.perhaps_newer)
         for v in self._versions.values():
             if v.problem is not None and v.manifest.version > max(self._usable()):
                 report.newer.append(f"version {v.manifest.version} contradicts itself ({v.problem.rule})")
@@ -266,7 +290,7 @@ class _Job:
 def _damage(chosen: VersionSalvage) -> list[str]:
     """How many pieces of the version's segments are damaged, whether or not they cost rows."""
     return [
-        f"{s.place}: {count(s.lost)} damaged pieces"
+        f"{s.place}: {number} damaged piece{'' if number == 1 else 's'}"
         for s in chosen.segments
-        if isinstance(s, SalvagedSegment) and len(s.lost)
+        if isinstance(s, SalvagedSegment) and (number := count(s.lost))
     ]

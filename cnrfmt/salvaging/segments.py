@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 from typing import Any
 
@@ -34,9 +35,9 @@ def is_loss(error: Exception) -> bool:
 
 
 def as_damage(error: Exception, place: str) -> DamagedError:
-    """The same as damage."""
+    """The same as damage, to be kept: without the traceback, whose frames would hold files open."""
     if isinstance(error, DamagedError):
-        return error
+        return copy.copy(error)
     code = getattr(error, "errno", None)
     if code == errno.ENOENT:
         return DamagedError("file-missing", place, expected="a file", found="none")
@@ -80,7 +81,8 @@ class SalvagedSegment(SegmentReader):
         hit = self.lost[(self.lost[:, 1] >= first) & (self.lost[:, 0] <= last)]
         shown = [str(a) if a == b else f"{a} to {b}" for a, b in hit[:3].tolist()]
         more = f" and {len(hit) - 3} more runs" if len(hit) > 3 else ""
-        return f"{self.place}, pieces {', '.join(shown)}{more}" if shown else self.place
+        pieces = "piece" if len(hit) == 1 and hit[0, 0] == hit[0, 1] else "pieces"
+        return f"{self.place}, {pieces} {', '.join(shown)}{more}" if shown else self.place
 
     def scan(self, threads: int, progress: Any) -> None:
         """Reads all pieces, and keeps in mind which are lost. `progress` is told how many bytes were read."""
@@ -142,16 +144,16 @@ class SalvagedSegment(SegmentReader):
         return found
 
     def _check_node(self, node: int, section: Bytes) -> None:
+        if node not in self._lost_nodes:
+            try:
+                super()._check_node(node, section)
+            except (DamagedError, StorageError) as error:
+                if not is_loss(error):
+                    raise
+                if not self._prove_node(node, section):
+                    self._lost_nodes[node] = as_damage(error, f"{self.place}, node {node}")
         if node in self._lost_nodes:
-            raise self._lost_nodes[node]
-        try:
-            super()._check_node(node, section)
-        except (DamagedError, StorageError) as error:
-            if not is_loss(error):
-                raise
-            if not self._prove_node(node, section):
-                self._lost_nodes[node] = as_damage(error, f"{self.place}, node {node}")
-                raise self._lost_nodes[node] from error
+            raise copy.copy(self._lost_nodes[node])
 
     def _prove_node(self, node: int, section: Bytes) -> bool:
         """Whether the data themselves have the digests that the node was made of: then no digest is missed."""

@@ -47,8 +47,9 @@ class TableSalvage:
         """How many rows the new table has, and how many are lost."""
         lost = count(merged([loss.rows for loss in self.losses if loss.exact]))
         rows = len(self.keys) if self.schema.rows is None else self.schema.rows
-        exact = all(loss.exact for loss in self.losses)
-        return SalvagedTable(self.schema.name, self.schema.keyed, rows, lost, exact)
+        unsure = [loss.count for loss in self.losses if not loss.exact]
+        most = lost + sum(number or 0 for number in unsure)
+        return SalvagedTable(self.schema.name, self.schema.keyed, rows, lost, not unsure, most, None in unsure)
 
     def _judge_rows(self) -> None:
         assert self.schema.rows is not None

@@ -99,8 +99,8 @@ class VersionSalvage:
         """What is lost of these tables and of the dense state."""
         return [loss for name in names for loss in self.table(name).losses] + self.dense_losses()
 
-    def state(self) -> VersionState:
-        """How much of it is sound."""
+    def state(self, wanted: list[str] | None = None) -> VersionState:
+        """How much of it is sound; only these tables and the dense state count, if some are wanted."""
         m = self.manifest
         if self.problem is not None:
             return VersionState(m.version, m.step, m.created, "unreadable", reason=_words(self.problem))
@@ -108,14 +108,16 @@ class VersionSalvage:
             return VersionState(m.version, m.step, m.created, "gaps", reason=_words(self.gaps[0]))
         if self.is_whole:
             return VersionState(m.version, m.step, m.created, "whole")
-        tables = [self.table(t.name).summary() for t in m.tables]
-        lost = sum(t.lost for t in tables) + len(self.dense_losses())
+        tables = [self.table(t.name).summary() for t in m.tables if wanted is None or t.name in wanted]
+        dense = len(self.dense_losses())
+        lost = sum(t.lost for t in tables) + dense
+        most = sum(t.most for t in tables) + dense
         unsure = not all(t.exact for t in tables)
         if not lost and not unsure:
             # The damage is in what newer rows have replaced, or in what belongs to other versions.
             return VersionState(m.version, m.step, m.created, "whole")
-        more = "and keys that aren't known" if unsure else ""
-        return VersionState(m.version, m.step, m.created, "damaged", lost, more)
+        reason = "not all keys that are lost are known" if unsure else ""
+        return VersionState(m.version, m.step, m.created, "damaged", lost, most, reason)
 
     # The dense state.
 

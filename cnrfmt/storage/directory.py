@@ -6,7 +6,7 @@ import errno
 import os
 import re
 
-from cnrfmt.errors import DamagedError, StorageError, VersionExpiredError
+from cnrfmt.errors import DamagedError, StorageError, UnsupportedError, VersionExpiredError
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, parse_manifest
 from cnrfmt.storage.base import (
     Container,
@@ -104,6 +104,9 @@ class Directory(Container):
         if found is None or found.kind != "directory":
             raise StorageError(errno.ENOENT, "no container here any more", path)
         self._identity = found.identity
+        # What was found out when a file was missing: who misses a thousand needn't read every manifest for each.
+        self._head: tuple[tuple[int, bytes], Manifest] | None = None
+        self._named: tuple[Manifest, frozenset[bytes] | None] | None = None
 
     @property
     def container_id(self) -> None:
@@ -174,19 +177,35 @@ class Directory(Container):
 
     def _newest(self) -> Manifest | None:
         found = read_newest(self._fs, self.path)
-        return found and parse_manifest(found[1], manifest_place(self.path, found[0]))
+        if found is None:
+            return None
+        version, data = found
+        key = version, bytes(data[-8:])
+        if self._head is None or self._head[0] != key:
+            self._head = key, parse_manifest(data, manifest_place(self.path, version))
+        return self._head[1]
 
     def _names_segment(self, segment_id: bytes) -> bool:
         """Whether the newest version, or one that it retains, still needs a segment."""
         head = self._newest()
         if head is None:
             return False
+        if self._named is None or self._named[0] is not head:
+            self._named = head, self._segments_of(head)
+        named = self._named[1]
+        return named is None or segment_id in named
+
+    def _segments_of(self, head: Manifest) -> frozenset[bytes] | None:
+        """The segments of a version and of those that it retains; None where a manifest among them can't be read."""
         chains = [head.chain]
         for retained in head.versions:
-            data = self.read_manifest(retained)
-            place = manifest_place(self.path, retained.version)
-            chains.append(parse_manifest(data, place).chain)
-        return any(entry.segment == segment_id for chain in chains for entry in chain)
+            try:
+                data = self.read_manifest(retained)
+                chains.append(parse_manifest(data, manifest_place(self.path, retained.version)).chain)
+            except (DamagedError, UnsupportedError):
+                # What is missing may be what that version needs: nobody had the right to remove it.
+                return None
+        return frozenset(entry.segment for chain in chains for entry in chain)
 
     def _gone(self, place: str, named: bool) -> Exception:
         """A file that the newest version needs is missing; one that it doesn't need any more has expired."""

@@ -171,7 +171,7 @@ class PosixFs:
     def open(self, path: str, mode: OpenMode, *, follow: bool = False) -> int:
         """``open`` with O_CLOEXEC, and with O_NOFOLLOW unless links may be followed."""
         flags = _FLAGS[mode] | _BINARY | (0 if follow else _NO_FOLLOW)
-        with _refusals("open", path):
+        with _refusals("open it", path):
             # Python opens with O_CLOEXEC.
             handle = os.open(path, flags, 0o666)
             try:
@@ -187,14 +187,14 @@ class PosixFs:
 
     def close(self, handle: int) -> None:
         """``close``."""
-        with _refusals("close", self._paths.pop(handle, None)):
+        with _refusals("close it", self._paths.pop(handle, None)):
             os.close(handle)
 
     def pread_into(self, handle: int, offset: int, buffer: Any) -> int:
         """``preadv`` until the buffer is full or the file ends."""
         view = byte_view(buffer)
         done = 0
-        with _refusals("read", self._paths.get(handle)):
+        with _refusals("read it", self._paths.get(handle)):
             while done < len(view):
                 count = _pread(handle, offset + done, view[done:])
                 if count == 0:
@@ -220,23 +220,23 @@ class PosixFs:
         """``pwrite`` until all is written."""
         view = byte_view(data)
         done = 0
-        with _refusals("write", self._paths.get(handle)):
+        with _refusals("write it", self._paths.get(handle)):
             while done < len(view):
                 done += os.pwrite(handle, view[done:], offset + done)
 
     def truncate(self, handle: int, size: int) -> None:
         """``ftruncate``."""
-        with _refusals("set the length of", self._paths.get(handle)):
+        with _refusals("set its length", self._paths.get(handle)):
             os.ftruncate(handle, size)
 
     def sync(self, handle: int) -> None:
         """``fdatasync``; on macOS ``F_FULLFSYNC``, which empties the drive's cache, too."""
-        with _refusals("sync", self._paths.get(handle)):
+        with _refusals("sync it", self._paths.get(handle)):
             _sync(handle)
 
     def sync_directory(self, path: str) -> None:
         """``fsync`` of the directory."""
-        with _refusals("sync", path):
+        with _refusals("sync it", path):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(handle)
@@ -251,12 +251,12 @@ class PosixFs:
 
     def stat_handle(self, handle: int) -> FileStat:
         """``fstat``."""
-        with _refusals("look at", self._paths.get(handle)):
+        with _refusals("look at it", self._paths.get(handle)):
             return _file_stat(os.fstat(handle))
 
     def stat(self, path: str, *, follow: bool = False) -> FileStat | None:
         """``stat`` or ``lstat``."""
-        with _refusals("look at", path):
+        with _refusals("look at it", path):
             try:
                 return _file_stat(os.stat(path, follow_symlinks=follow))
             except FileNotFoundError:
@@ -264,48 +264,48 @@ class PosixFs:
 
     def free_bytes(self, path: str) -> int | None:
         """``statvfs``."""
-        with _refusals("look at", path):
+        with _refusals("look at it", path):
             found = os.statvfs(path)
         return found.f_bavail * found.f_frsize if found.f_blocks else None
 
     def copy_mode(self, handle: int, mode: int) -> None:
         """``fchmod``."""
-        with _refusals("set the permissions of", self._paths.get(handle)):
+        with _refusals("set its permissions", self._paths.get(handle)):
             os.fchmod(handle, mode)
 
     def rename(self, source: str, target: str) -> None:
         """``rename``."""
-        with _refusals("rename to", target):
+        with _refusals("put a file in its place", target):
             os.replace(source, target)
 
     def link(self, source: str, target: str) -> None:
         """``link``."""
-        with _refusals("link to", target):
+        with _refusals("give a file this name", target):
             os.link(source, target)
 
     def unlink(self, path: str) -> None:
         """``unlink``."""
-        with _refusals("remove", path):
+        with _refusals("remove it", path):
             os.unlink(path)
 
     def mkdir(self, path: str) -> None:
         """``mkdir``."""
-        with _refusals("make the directory", path):
+        with _refusals("make this directory", path):
             os.mkdir(path)
 
     def rmdir(self, path: str) -> None:
         """``rmdir``."""
-        with _refusals("remove the directory", path):
+        with _refusals("remove this directory", path):
             os.rmdir(path)
 
     def list_directory(self, path: str) -> list[str]:
         """``readdir``."""
-        with _refusals("list", path):
+        with _refusals("list it", path):
             return os.listdir(path)
 
     def map(self, handle: int, length: int) -> mmap.mmap:
         """``mmap``, shared and read-only."""
-        with _refusals("map", self._paths.get(handle)):
+        with _refusals("map it", self._paths.get(handle)):
             try:
                 return mmap.mmap(handle, length, access=mmap.ACCESS_READ, **_MAP_OPTIONS)
             except ValueError as error:
@@ -321,7 +321,7 @@ class PosixFs:
         return self._lock(handle, fcntl.flock)
 
     def _lock(self, handle: int, call: Any) -> bool:
-        with _refusals("lock", self._paths.get(handle)):
+        with _refusals("lock it", self._paths.get(handle)):
             try:
                 call(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -353,7 +353,7 @@ def _refusals(doing: str, path: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text = f"{error.strerror or error} (could not {doing} it)"
+        text = f"{error.strerror or error} (could not {doing})"
         raise StorageError(error.errno, text, path) from error
 
 

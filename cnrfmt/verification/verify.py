@@ -201,9 +201,10 @@ class _Validation:
     def _parse(self, data: bytes, version: int, digest: int | None) -> Manifest:
         place = manifest_place(self.report.path, version)
         manifest = parse_manifest(data, place)
-        known = self.container.container_id
-        others = {m.container_id for m in self.manifests.values()} | ({known} - {None})
-        if manifest.version != version or others - {manifest.container_id}:
+        # The head is read first: the others are of its container, as it is of the file's.
+        first = next(iter(self.manifests.values()), manifest)
+        owners = {self.container.container_id or first.container_id, first.container_id, manifest.container_id}
+        if manifest.version != version or len(owners) > 1:
             raise DamagedError(
                 "manifest-identity",
                 place,

@@ -15,7 +15,7 @@ def test_nothing_lost(path: Path, tmp_path: Path, cnr: Command) -> None:
     found = cnr("salvage", path, tmp_path / "new.cnr")
     assert (found.code, found.err) == (0, "")
     assert found.out.startswith(f"{path}: version 2, step 2000\n")
-    assert "written and verified; nothing of this version is lost" in found.out
+    assert "written and verified; nothing of version 2 is lost" in found.out
     assert "what is lost" not in found.out
     assert cnr("verify", tmp_path / "new.cnr").code == 0
     assert cnr("rows", tmp_path / "new.cnr", "word", 7).out == cnr("rows", path, "word", 7).out
@@ -25,7 +25,7 @@ def test_a_changed_bit_in_a_row(path: Path, tmp_path: Path, cnr: Command) -> Non
     damage(*a_segment(path))
     dry = cnr("salvage", path, "--dry-run")
     assert dry.code == 1
-    assert "nothing was written (--dry-run); what is listed above is lost of this version" in dry.out
+    assert "nothing was written (--dry-run); what is listed above is lost of version 2" in dry.out
     # Whoever is called at night sees which rows, in which column, and why.
     assert "  table 'word', column 'weight': " in dry.out
     assert " rows: " in dry.out
@@ -46,6 +46,112 @@ def test_a_changed_bit_in_a_row(path: Path, tmp_path: Path, cnr: Command) -> Non
     some = cnr("salvage", path, tmp_path / "some", "--table", "visitor", "--table", "count", "--json")
     assert [t["name"] for t in some.json["tables"]] == ["visitor", "count"]
     assert all(x["table"] is None for x in some.json["losses"])
+    # What the other table lost doesn't count beside them.
+    words = cnr("salvage", path, "--dry-run", "--table", "visitor")
+    assert words.code == 0
+    assert "versions (the chosen tables and the dense state)\n" in words.out
+    assert "lost\n" not in words.out.split("what there is")[0]
+    assert "nothing of version 2 is lost" in words.out
+    assert [v["state"] for v in some.json["versions"]] == ["whole"] * 3
+    assert cnr("salvage", path, "--dry-run", "--table", "visitor", "--whole").code == 0
+    wrong = cnr("salvage", path, "--dry-run", "--table", "nobody", "--whole")
+    assert (wrong.code, "no table 'nobody'" in wrong.err) == (2, True)
+
+
+def test_a_later_version_may_have_existed(tmp_path: Path, cnr: Command) -> None:
+    path, one = tmp_path / "model", np.ones((1, 2), np.float32)
+    cnrfmt.save(path, {"t": np.zeros((3, 2), np.float32)})
+    for row in (0, 1):
+        cnrfmt.append(path, {"t": cnrfmt.Rows([row], one)})
+    (path / "manifests" / f"{2:020d}.cnrm").unlink()
+    found = cnr("salvage", path, "--dry-run")
+    assert found.code == 0
+    assert "a later version may have existed: segments/" in found.out
+    assert found.out.endswith("nothing of version 1 is lost; a later version may have existed, see above\n")
+    report = cnr("salvage", path, "--dry-run", "--json").json
+    assert (report["complete"], report["newer"], len(report["perhaps_newer"])) == (True, [], 1)
+    # Whoever names the version knows.
+    assert cnr("salvage", path, "--dry-run", "--version", 0).out.endswith("nothing of version 0 is lost\n")
+
+
+def test_an_older_version_that_is_whole_is_named(tmp_path: Path, cnr: Command) -> None:
+    path = tmp_path / "model"
+    keys = np.arange(0, 4000, 4) ** 2
+    cnrfmt.save(path, {"k": cnrfmt.TableData(np.ones((1000, 2), np.float32), keys=keys), "t": np.ones((3, 2))})
+    for row in (0, 1):
+        cnrfmt.append(path, {"t": cnrfmt.Rows([row], np.zeros((1, 2)))})
+    with cnrfmt.open(path, version=1) as ck:
+        (path / "segments" / f"{ck.manifest.chain[-1].segment.hex()}.cnrs").unlink()
+    found = cnr("salvage", path, "--dry-run")
+    assert found.code == 1
+    assert found.out.endswith("lost of version 2; add --whole for version 0, of which nothing is lost\n")
+    # The table and the list of losses say the same of the keys, and no number is shown that stands for every key.
+    (cells,) = [line.split() for line in found.out.splitlines() if line.startswith("  k ")]
+    assert cells == ["k", "keyed", "0", "up", "to", "1,000", "and", "others"]
+    assert "table 'k': up to 1,000 keys that can't be told: among 0, 16, 64, " in found.out
+    assert "table 'k': an unknown number of keys that can't be told: any key may be one\n" in found.out
+    assert str(1 << 63)[:-1] not in found.out
+    named = cnr("salvage", path, "--dry-run", "--version", 2)
+    assert "; take --whole instead of --version for version 0, of which nothing is lost\n" in named.out
+    report = cnr("salvage", path, "--dry-run", "--json").json
+    assert report["newest_whole"] == 0
+    table = next(t for t in report["tables"] if t["name"] == "k")
+    assert (table["lost"], table["most"], table["unbounded"], table["whole"]) == (0, 1000, True, False)
+    assert cnr("salvage", path, tmp_path / "new", "--whole", "--json").json["version"] == 0
+
+
+def test_one_piece_is_a_piece(tmp_path: Path, cnr: Command) -> None:
+    path = tmp_path / "model.cnr"
+    cnrfmt.save(path, {"t": np.ones((3000, 4), np.float32)})
+    damage(*a_segment(path))
+    found = cnr("salvage", path, "--dry-run").out
+    assert ": 1 damaged piece\n" in found
+    assert ", piece 0 (column 'weight')" in found
+    assert " rows or dense entries lost\n" in found
+
+
+def test_a_table_whose_row_index_is_gone(tmp_path: Path, cnr: Command) -> None:
+    path = tmp_path / "model.cnr"
+    keys = np.cumsum(np.random.default_rng(5).integers(2, 1000, 20_000))
+    cnrfmt.save(path, {"k": cnrfmt.TableData(np.ones((20_000, 2), np.float32), keys=keys)})
+    with cnrfmt.open(path) as ck:
+        (segment,) = ck.view.segments.values()
+        (entry,) = segment.toc.tables
+        section = entry.row_sets[entry.parts[0].rows].section
+        assert section is not None
+        start, length = segment.toc.sections[section]
+        start += segment.entry.offset or 0
+    with path.open("r+b") as f:
+        f.seek(start)
+        f.write(bytes(length))
+    report = cnr("salvage", path, "--dry-run", "--json").json
+    sure = sum(x["count"] for x in report["losses"] if x["exact"])
+    unsure = sum(x["count"] for x in report["losses"] if not x["exact"])
+    assert unsure > 10_000
+    (table,) = report["tables"]
+    assert (table["lost"], table["most"], table["unbounded"]) == (sure, sure + unsure, False)
+    number = f"{sure:,} to {sure + unsure:,}" if sure else f"up to {unsure:,}"
+    words = cnr("salvage", path, "--dry-run").out
+    assert f"{number} rows or dense entries lost  not all keys that are lost are known\n" in words
+    assert f"  {number}\n" in words.split("what there is")[1]
+
+
+def test_an_empty_file(tmp_path: Path, cnr: Command) -> None:
+    """The advice that any damage comes with leads to a plain answer here, too."""
+    path = tmp_path / "model.cnr"
+    path.touch()
+    found = cnr("salvage", path, "--dry-run")
+    assert (found.code, found.out) == (1, "")
+    assert "found no manifest; " in found.err
+    assert "restore it from a copy" in found.err
+
+
+def test_a_folder_that_cant_be_written_to(path: Path, cnr: Command) -> None:
+    # No process may make a directory there, not even one with all rights.
+    found = cnr("salvage", path, "/proc/new.cnr")
+    assert found.code != 0
+    assert found.err.startswith("cnrfmt: /proc/.salvage-")
+    assert found.err.endswith(" (could not make this directory)\n")
 
 
 def test_the_newest_manifest_is_damaged(path: Path, tmp_path: Path, cnr: Command) -> None:

@@ -69,6 +69,47 @@ def test_refusals_say_what_and_where(fs: PosixFs, tmp_path: Path) -> None:
     assert caught.value.errno == errno.EBADF
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda fs, path: fs.open(path, "read"), "open it"),
+        (lambda fs, path: fs.sync_directory(path), "sync it"),
+        (lambda fs, path: fs.stat(path + "x" * 300), "look at it"),
+        (lambda fs, path: fs.free_bytes(path), "look at it"),
+        (lambda fs, path: fs.rename(path + "a", path), "put a file in its place"),
+        (lambda fs, path: fs.link(path + "a", path), "give a file this name"),
+        (lambda fs, path: fs.unlink(path), "remove it"),
+        (lambda fs, path: fs.mkdir(path + "/a"), "make this directory"),
+        (lambda fs, path: fs.rmdir(path), "remove this directory"),
+        (lambda fs, path: fs.list_directory(path), "list it"),
+    ],
+)
+def test_refusals_of_paths_read_well(fs: PosixFs, tmp_path: Path, call: Any, says: str) -> None:
+    with pytest.raises(StorageError, match=rf"\] [\w ]+ \(could not {says}\): '{tmp_path}/none"):
+        call(fs, str(tmp_path / "none"))
+
+
+def test_refusals_of_handles_read_well(fs: PosixFs, tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    handle = fs.open(path, "create")
+    os.close(handle)
+    buffer = bytearray(8)
+    calls: dict[str, Any] = {
+        "read it": lambda: fs.pread_into(handle, 0, buffer),
+        "write it": lambda: fs.pwrite(handle, 0, buffer),
+        "set its length": lambda: fs.truncate(handle, 5),
+        "sync it": lambda: fs.sync(handle),
+        "look at it": lambda: fs.stat_handle(handle),
+        "set its permissions": lambda: fs.copy_mode(handle, 0o600),
+        "map it": lambda: fs.map(handle, 5),
+        "lock it": lambda: fs.lock_handle(handle),
+        "close it": lambda: fs.close(handle),
+    }
+    for says, call in calls.items():
+        with pytest.raises(StorageError, match=rf"Bad file descriptor \(could not {says}\): '{path}'"):
+            call()
+
+
 def test_sync_of_directories(fs: PosixFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fs.sync_directory(str(tmp_path))
     with pytest.raises(StorageError):
