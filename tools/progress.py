@@ -1,16 +1,173 @@
-"""Progress and results of long runs, written down whole or not at all."""
+"""What all long runs share: their options, progress that is kept in a file, the code that it is of, an orderly end."""
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import json
 import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
 
 
 def write_json(path: Path, data: Any) -> None:
     """Puts a JSON file in the place of the one that is there; a run that is ended meanwhile leaves the old one."""
+    write_text(path, json.dumps(data, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """The same for a file of text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, path)
+
+
+def code_digest(*data: Path) -> str:
+    """A digest of what an engine tries: the library, `tools/cnrcheck.py`, and the files of the folders in `data`."""
+    files = [ROOT / "tools" / "cnrcheck.py", *(ROOT / "cnrfmt").rglob("*.py")]
+    for folder in data:
+        files += [path for path in folder.rglob("*") if path.is_file()]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(ROOT).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+# The command line
+
+
+def engine_parser(module: str, about: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the engine's whole docstring, with the options that all engines have."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="where progress is kept: the same command goes on from there. A file that belongs to other arguments or "
+        "to other code (cnrfmt/**/*.py, tools/cnrcheck.py, golden files where they are used) is refused",
+    )
+    parser.add_argument("--anyway", action="store_true", help="go on with a --state FILE that belongs to other code")
+    return parser
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option that is a number, and not less than this."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return int(text)
+
+    return number
+
+
+def chosen(parser: argparse.ArgumentParser, what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Ends the program with a usage error unless all of the names, of which there must be one, are known."""
+    names, known = list(names), list(known)
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        parser.error(f"no such {what}: {', '.join(unknown)}; there are {'; '.join(known)}")
+
+
+# Progress
+
+
+class Kept:
+    """The progress of a run in a file, if there is one; it belongs to one state of the code and to some arguments."""
+
+    def __init__(self, file: Path | None, asked: dict[str, Any], *data: Path, anyway: bool = False) -> None:
+        self.file, self._asked, self._anyway = file, asked, anyway
+        self.code = code_digest(*data)
+        """What is tried; where a run went on with other code, that of each part, with commas between."""
+        self.date = ""
+        """When something was tried last."""
+
+    def load(self) -> dict[str, Any] | None:
+        """What was kept; ends the program, with exit status 2, where that belongs to another run."""
+        if self.file is None or not self.file.exists():
+            return None
+        progress: dict[str, Any] = json.loads(self.file.read_text("utf-8"))
+        asked, code, date = (progress.pop(name, None) for name in ("asked", "code", "date"))
+        parts = str(code).split(", ")
+        if parts[-1] != self.code:
+            if code is None or not self._anyway:
+                _refuse(f"{self.file} belongs to other code: remove it to start anew, or --anyway to go on")
+            parts.append(self.code)
+        if asked != self._asked:
+            _refuse(f"{self.file} belongs to other arguments, {asked}: remove it to start anew")
+        self.code, self.date = ", ".join(parts), str(date)
+        return progress
+
+    def save(self, progress: dict[str, Any]) -> None:
+        """Keeps this, all or nothing."""
+        self.date = time.strftime("%Y-%m-%d", time.gmtime())
+        if self.file is not None:
+            write_json(self.file, {"asked": self._asked, "code": self.code, "date": self.date, **progress})
+
+    def say_finished(self) -> None:
+        """Says that this command tried nothing, so that nobody takes an old result for a new one."""
+        print(f"nothing left to try: the result of {self.date}", flush=True)
+
+
+def _refuse(message: str) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(2)
+
+
+class Pulse:
+    """Tells when it is time to say how far a run is, and to keep its progress: every so many seconds."""
+
+    def __init__(self, seconds: float = 10.0) -> None:
+        self._seconds = seconds
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time again."""
+        due = time.monotonic() - self._last >= self._seconds
+        if due:
+            self._last = time.monotonic()
+        return due
+
+
+# The end
+
+
+@contextmanager
+def counting(done: Callable[[], str], file: Path | None) -> Iterator[None]:
+    """Notes, where what is within is stopped, how far it had come, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        goes_on = "nothing is kept without --state" if file is None else "the same command with --state goes on"
+        stop.add_note(f"stopped after {done()}; {goes_on}")
+        raise
+
+
+def run_program(main: Callable[[], int]) -> NoReturn:
+    """Runs an engine's `main` as a program; Ctrl-C and other requests to end let it clear up, then say one line."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # What is ignored, by nohup for one, stays ignored.
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _stop)
+    try:
+        status = main()
+    except KeyboardInterrupt as stop:
+        print(*getattr(stop, "__notes__", ["stopped"]), sep="\n", file=sys.stderr, flush=True)
+        status = 128 + (stop.args[0] if stop.args else signal.SIGINT)
+    sys.exit(status)
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt(number)

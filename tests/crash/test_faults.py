@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from tools.crash import tally
 from tools.crash.faults import FaultTrial, Workload, trials
 from tools.crash.faulty_fs import CALLS, FAULTS, SYNCING, FaultyFs
 from tools.crash.operations import OPERATIONS, PATHS
+from tools.progress import Kept, code_digest
 
 SEED = 1
 SAMPLE = 400
@@ -40,7 +42,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> list[FaultTrial]:
 
 
 def _check(todo: list[FaultTrial]) -> tally.Tally:
-    found = tally.run(todo, SEED)
+    found = tally.run(todo, tally.Tally(SEED))
     assert not found.failures, "\n".join(["python -m tools.crash.faults, each with:", *found.failures])
     assert found.trials == len(todo)
     return found
@@ -141,18 +143,46 @@ def test_mistakes_of_a_writer_are_found(
     break_it, work, mode, text = MISTAKES[mistake]
     with monkeypatch.context() as patch:
         break_it(patch)
-        found = tally.run([t for t in every if (t.work, t.mode) == (work, mode)], SEED)
+        found = tally.run([t for t in every if (t.work, t.mode) == (work, mode)], tally.Tally(SEED))
     _close_leaks(tmp_path_factory.getbasetemp())
     assert any(text in failure for failure in found.failures), found.failures
 
 
 def test_state_of_a_run_goes_on(every: list[FaultTrial], tmp_path: Path) -> None:
     todo, state = every[:5], tmp_path / "state"
-    whole = tally.run(todo, SEED)
-    tally.run(todo[:3], SEED).save(state)
-    rest = tally.run(todo, SEED, state=state)
+    whole = tally.run(todo, tally.Tally(SEED))
+    tally.run(todo[:3], tally.Tally(SEED), Kept(state, {"seed": SEED}))
+    kept = Kept(state, {"seed": SEED})
+    begun = tally.Tally.load(SEED, kept)
+    assert begun.trials == 3
+    rest = tally.run(todo, begun, kept)
     assert (rest.trials, rest.by_fault, rest.outcomes) == (5, whole.by_fault, whole.outcomes)
-    assert tally.Tally.load(state, SEED + 1).trials == 0
+    assert tally.Tally.load(SEED, Kept(state, {"seed": SEED})) == rest
+
+
+def test_command_refuses_a_selection_that_is_empty_and_says_when_nothing_is_left(
+    every: list[FaultTrial], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*options: str) -> int:
+        return tally.command("tools.crash.faults", "", lambda seed, scratch: every[:4], options)
+
+    with pytest.raises(SystemExit, match="2"):
+        run("--only", "nonsense")
+    said = capsys.readouterr().err
+    assert "no such trial: 'nonsense'" in said
+    assert every[0].work in said.splitlines()
+    assert every[0].mode in said.splitlines()
+    with pytest.raises(SystemExit, match="2"):
+        run("--trials", "0")
+    options = ["--only", every[2].name, "--state", str(tmp_path / "state")]
+    assert run(*options) == 0
+    assert "seed 1: 1 faults" in capsys.readouterr().out
+    assert run(*options, "--json", str(tmp_path / "result.json")) == 0
+    assert "nothing left to try: the result of 20" in capsys.readouterr().out
+    assert json.loads((tmp_path / "result.json").read_text("utf-8"))["code"] == code_digest()
+    # What was tried of some isn't a result of others.
+    with pytest.raises(SystemExit, match="2"):
+        run("--state", str(tmp_path / "state"))
 
 
 def test_what_is_interrupted_is_untidy(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tools.crash._disk_mounts import loop_device, loops_under, mount, mounts_und
 from tools.crash._disk_states import Epoch, Image, State, Unit, epochs, prefixes, read_pages, subsets, tear, units
 from tools.crash._disk_workload import FILESYSTEMS, FileSystem, fresh, record, steps_from
 from tools.crash.disk import Flush, Log, RecordedDisk, Write
-from tools.crash.filesystems import check_again, command, explore
+from tools.crash.filesystems import check_again, command, explore, keep_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20260801
@@ -119,13 +119,13 @@ def test_a_writer_that_does_not_sync_is_found_out(fs: Fs, tmp_path: Path) -> Non
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     filesystem = permitted("ext4")
     state = tmp_path / "state.json"
-    first = explore(filesystem, 20, SEED, keep=tmp_path, file=state)
-    second = explore(filesystem, 50, SEED, keep=tmp_path, file=state)
+    first = explore(filesystem, 20, SEED, keep=tmp_path, kept=keep_for(filesystem, SEED, state))
+    second = explore(filesystem, 50, SEED, keep=tmp_path, kept=keep_for(filesystem, SEED, state))
     assert second.states == 50
     assert second.recordings > first.recordings
     assert first.digests < second.digests
-    with pytest.raises(SystemExit, match="other settings"):
-        explore(filesystem, 50, SEED + 1, keep=tmp_path, file=state)
+    with pytest.raises(SystemExit, match="2"):
+        explore(filesystem, 50, SEED + 1, keep=tmp_path, kept=keep_for(filesystem, SEED + 1, state))
 
 
 # --- The recorded disk ---------------------------------------------------------------------------

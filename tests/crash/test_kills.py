@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +83,32 @@ def test_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     status, second, output = run_kills(tmp_path, 9, "", "--state", str(state))
     assert (status, second["counts"]["kills"]) == (0, 9), output
     assert second["containers"] > first["containers"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_that_is_stopped_leaves_no_folder_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    # A shell that starts this in the background lets it ignore Ctrl-C.
+    begin = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    engine = ENGINE.format(plant=begin).replace("sys.exit(kills.main(sys.argv[1:]))", "kills.run_program(kills.main)")
+    command = [sys.executable, "-c", engine, "--kills", "5000", "--seed", str(SEED), "--folder", str(tmp_path)]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [*command, "--state", str(tmp_path / "state.json")],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        lines = iter(running.stdout.readline, "")
+        # By then it has lived some lives, and is in the midst of one.
+        assert any(" of 5000 kills, " in line for line in lines)
+        os.killpg(running.pid, number)
+        _, said = running.communicate(timeout=300)
+    assert re.fullmatch(r"stopped after [1-9]\d* kills; the same command with --state goes on\n", said)
+    assert running.returncode == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)

@@ -75,8 +75,11 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, capsys: pyt
     assert tables[0]["images"] >= 400
     assert tables[0]["failures"] == []
     assert f"{tables[0]['images']} distinct images" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="of another run"):
+    assert model.main([*command[:-2]]) == 0
+    assert "nothing left to try: the result of 20" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
         model.main(["--seed", "4", "--state", str(tmp_path / "straight.json")])
+    assert "belongs to other arguments" in capsys.readouterr().err
 
 
 def test_a_failure_is_told_with_the_command_that_repeats_it(

@@ -24,7 +24,7 @@ NEEDS_STRACE = pytest.mark.needs_system("strace")
 
 
 def _check(todo: Sequence[tally.Trial], count: int) -> tally.Tally:
-    found = tally.run(todo, SEED, count=count)
+    found = tally.run(tally.select(todo, SEED, count=count), tally.Tally(SEED))
     assert not found.failures, "\n".join(["python -m tools.crash.system_calls, each with:", *found.failures])
     assert found.trials == count
     return found
@@ -106,7 +106,7 @@ def test_limits_on_the_size_of_a_file(tmp_path: Path) -> None:
 def test_write_that_is_cut_short_is_gone_on_with(tmp_path: Path) -> None:
     """The kernel writes up to the limit and says how much; the next write is refused."""
     work = _work(tmp_path, "file", "create")
-    trial = real_disks.SizeLimit(work, 12288 + 4096 + 50, work.name)
+    trial = real_disks.SizeLimit(work, 12288 + 4096 + 50)
     with LockProbe() as probe:
         outcome = trial.go(probe)
     assert (outcome.name, outcome.code) == ("failed", errno.EFBIG)
@@ -120,7 +120,7 @@ def test_full_disk(tmp_path: Path, kind: str) -> None:
     with LockProbe() as probe:
         for what, most in (("pages", 12), ("inodes", 8)):
             for left in range(most):
-                trial = real_disks.FullDisk(work, tmp_path / "disk", what, left, work.name)
+                trial = real_disks.FullDisk(work, tmp_path / "disk", what, left)
                 outcomes.append((what, left, trial.go(probe).name))
     assert {name for _, _, name in outcomes} == {"failed", "returned"}
     assert ("pages", 0, "failed") in outcomes
@@ -140,7 +140,7 @@ def test_disk_that_is_lost(tmp_path: Path, kind: str) -> None:
     outcomes = []
     with LockProbe() as probe:
         for k in (5, at // 2, at + 1, at + 2, at + 3, len(work.log)):
-            outcomes.append(real_disks.LostDisk(work, tmp_path / "disk", empty, k, work.name).go(probe).name)
+            outcomes.append(real_disks.LostDisk(work, tmp_path / "disk", empty, k).go(probe).name)
     assert outcomes[:3] == ["failed", "failed", "failed"]
     assert "unknown" in outcomes
     assert outcomes[-1] == "returned"

@@ -19,6 +19,7 @@ from tools.damage.golden import ROOT, SINGLE, Golden, goldens, read_version, wro
 from tools.damage.judge import Scratch, problems
 from tools.damage.kinds import KINDS, Damage
 from tools.damage.layout import Layout, older_state, reseal
+from tools.progress import code_digest
 
 GOLDENS = {golden.name: golden for golden in goldens()}
 SMALLEST = GOLDENS["1.0/tiny"]
@@ -214,12 +215,30 @@ def test_the_command_goes_on_where_it_was_and_writes_its_result(tmp_path: Path) 
     again = run(*options)
     assert "1.0/tiny missing 2/2" in first.stdout
     assert "1.0/tiny missing 2/2" not in again.stdout
+    assert "nothing left to try: the result of 20" in again.stdout
     result = json.loads((tmp_path / "result.json").read_text("utf-8"))
     assert result["failures"] == []
     assert result["kinds"]["missing"]["tried"] == 2
+    assert result["code"] == code_digest(ROOT)
 
 
 def test_the_command_tries_one_case() -> None:
     assert damage.main(["--case", "1.0/tiny:bits:17"]) == 0
-    with pytest.raises(SystemExit):
-        damage.main(["--kinds", "rust"])
+
+
+@pytest.mark.parametrize(
+    ("options", "choice"),
+    [
+        (["--kinds", "rust"], "no such kind: rust; there are bits; "),
+        (["--kinds", ""], "no such kind: ; there are bits; "),
+        (["--only", "nonsense"], "no such container: nonsense; there are 1.0/tiny; "),
+        (["--case", "nonsense"], "no such container"),
+        (["--case", "1.0/tiny:rust:1"], "no such kind: rust"),
+        (["--case", "1.0/tiny:bits:999999999"], "no such case: 999999999; there are 0 to "),
+        (["--runs", "0"], "0 is less than 1"),
+    ],
+)
+def test_a_choice_of_nothing_is_refused(options: list[str], choice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        damage.main(options)
+    assert choice in capsys.readouterr().err

@@ -116,6 +116,7 @@ def test_the_table_is_the_same_in_each(tmp_path: Path) -> None:
 
 def test_the_command_writes_both_results_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--cases", "5", "--formats", "cnrfmt, directory;safetensors", "--out", str(tmp_path)]
+    options += ["--state", str(tmp_path / "state.json")]
     assert peers.main(options) == 0
     assert "safetensors, truncations" in capsys.readouterr().out
     result = json.loads((tmp_path / "peers.json").read_text("utf-8"))
@@ -123,7 +124,10 @@ def test_the_command_writes_both_results_and_goes_on(tmp_path: Path, capsys: pyt
     table = (tmp_path / "peers.md").read_text("utf-8")
     assert table.count("\n| safetensors") == len(peers.KINDS)
     assert peers.main(options) == 0
-    assert "safetensors, truncations" not in capsys.readouterr().out
+    again = capsys.readouterr().out
+    assert "safetensors, truncations" not in again
+    assert "nothing left to try: the result of 20" in again
+    assert json.loads((tmp_path / "peers.json").read_text("utf-8")) == result
     with pytest.raises(SystemExit):
         peers.main(["--formats", "stone"])
 

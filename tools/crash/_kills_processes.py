@@ -10,6 +10,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -80,11 +81,22 @@ def dying_fs(point: str | None = None, call: int | None = None, *, behind: bool 
     return cast(Fs, DyingFs(point, call, behind=behind))
 
 
-def fork(place: Place, body: Callable[[Oracle], None]) -> int:
-    """A process that runs `body` and ends; what it raises goes to the journal, and its status is 1 then."""
+def fork(place: Place, body: Callable[[Oracle], None], children: list[int]) -> int:
+    """A process that runs `body` and ends; what it raises goes to the journal, and its status is 1 then.
+
+    It is added to `children` before this process can be stopped, so that none is forgotten.
+    """
+    # Ctrl-C goes to all processes; the parent alone clears up. Until it is ignored, the child mustn't act on it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     child = os.fork()
     if child:
+        children.append(child)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return child
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     status = 1
     oracle = place.oracle()
     try:
@@ -108,6 +120,14 @@ def wait(child: int, seconds: float = PATIENCE) -> int:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert ended, f"process {child} didn't end within {seconds} s"
     return status
+
+
+def end(child: int) -> None:
+    """Ends a process, if nobody has waited for its end yet."""
+    with suppress(ChildProcessError):
+        if os.waitpid(child, os.WNOHANG) == (0, 0):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def head(place: Place, oracle: Oracle) -> tuple[int, int] | None:

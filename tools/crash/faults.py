@@ -34,7 +34,8 @@ from tools.crash.aftermath import (
 from tools.crash.faulty_fs import FAULTS, LOOKING, REMOVING, Call, Fault, FaultyFs, Killed
 from tools.crash.operations import OPERATIONS, PATHS, Step, step
 from tools.crash.read_faults import readings
-from tools.crash.tally import command
+from tools.crash.tally import Trial, Work, command
+from tools.progress import run_program
 
 INTERRUPTIONS = {
     # What a dead writer left: slots that disagree and an unfinished file, or files that no manifest names.
@@ -203,7 +204,6 @@ class Workload:
         return head_version(self.path) == max(self.step.after.versions)
 
 
-
 def workloads(scratch: Path, seed: int, folder: Path | None = None) -> Iterator[Workload]:
     """Every operation on every container, done in `folder`."""
     for kind in PATHS:
@@ -212,10 +212,9 @@ def workloads(scratch: Path, seed: int, folder: Path | None = None) -> Iterator[
                 yield Workload(scratch, folder or scratch / "work", kind, operation, start, seed)
 
 
-class Work(Protocol):
-    """What is tried: an operation or a way to read, with the calls that it makes on a disk that is well."""
+class FaultWork(Work, Protocol):
+    """What is tried here: it knows the calls that it makes on a disk that is well."""
 
-    name: str
     log: list[Call]
 
     def try_fault(self, fault: Fault, k: int, lasting: bool, probe: LockProbe) -> Outcome:
@@ -224,18 +223,13 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True)
-class FaultTrial:
-    """One attempt to come: the `k`-th call that may meet the fault meets it, and all later ones if `lasting`."""
+class FaultTrial(Trial):
+    """The `k`-th call that may meet the fault meets it, and all later ones if `lasting`."""
 
-    on: Work
+    on: FaultWork
     fault: Fault
     k: int
     lasting: bool
-
-    @property
-    def work(self) -> str:
-        """The operation or the way to read."""
-        return self.on.name
 
     @property
     def mode(self) -> str:
@@ -243,9 +237,9 @@ class FaultTrial:
         return f"{self.fault.name}, {'lasting' if self.lasting else 'once'}"
 
     @property
-    def name(self) -> str:
-        """What names it, and no other."""
-        return f"{self.work}: {self.mode}, at call {self.k}"
+    def at(self) -> str:
+        """The call."""
+        return f"at call {self.k}"
 
     def go(self, probe: LockProbe) -> Outcome:
         """Does it."""
@@ -254,7 +248,7 @@ class FaultTrial:
 
 def trials(seed: int, scratch: Path) -> list[FaultTrial]:
     """All that there is to try."""
-    works: list[Work] = [*workloads(scratch, seed), *readings(scratch, seed)]
+    works: list[FaultWork] = [*workloads(scratch, seed), *readings(scratch, seed)]
     return [
         FaultTrial(work, fault, k, lasting)
         for work in works
@@ -270,4 +264,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_program(main)

@@ -21,19 +21,16 @@ of the kernel that the writes depend on; so a state that fails is kept, and is c
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
 import pickle
 import platform
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -53,7 +50,7 @@ from tools.crash._disk_workload import (
     record,
     steps_from,
 )
-from tools.progress import write_json
+from tools.progress import Kept, at_least, counting, engine_parser, run_program, write_json
 
 # Reorderings of an epoch, for each write that is undecided in it.
 _REORDERINGS = 2
@@ -83,17 +80,16 @@ class Tally:
         """Distinct images so far."""
         return len(self.digests)
 
-    def save(self, path: Path, settings: dict[str, Any]) -> None:
+    def save(self, kept: Kept) -> None:
         """Writes it down, for a later run to go on from; all or nothing."""
-        content = {**vars(self), "digests": sorted(self.digests), "settings": settings}
-        write_json(path, content)
+        kept.save({**vars(self), "digests": sorted(self.digests)})
 
     @classmethod
-    def load(cls, path: Path, settings: dict[str, Any]) -> Tally:
-        """Goes on from what a run with the same settings wrote down."""
-        content = json.loads(path.read_text())
-        if (other := content.pop("settings")) != settings:
-            raise SystemExit(f"{path} belongs to a run with other settings: {other}")
+    def load(cls, kept: Kept) -> Tally:
+        """Goes on from what a run of the same command wrote down."""
+        content = kept.load()
+        if content is None:
+            return cls()
         for name in ("counts", "refused"):
             content[name] = Counter(content[name])
         return cls(**{**content, "digests": set(content["digests"])})
@@ -224,7 +220,7 @@ def explore(
     seed: int,
     *,
     keep: Path,
-    file: Path | None = None,
+    kept: Kept | None = None,
     share: float = 1.0,
     fs: Fs | None = None,
     after: Callable[[Tally], None] | None = None,
@@ -232,20 +228,27 @@ def explore(
 ) -> Tally:
     """Checks distinct states until there are this many, or `enough` failures.
 
-    Goes on from what `file` says, where it is there, and keeps it up to date. Of the states of a recording a `share` is
+    Goes on from what `kept` says, and keeps it up to date. Of the states of a recording a `share` is
     tried, drawn by lot: a small number then comes from several recordings. `after` is called after each recording.
     A state that fails is printed, noted in the tally and kept under `keep`.
     """
-    settings = {"filesystem": filesystem.name, "seed": seed}
-    tally = Tally.load(file, settings) if file is not None and file.exists() else Tally()
-    with workplace() as place, bench(place, filesystem) as one:
+    kept = kept or keep_for(filesystem, seed)
+    tally = Tally.load(kept)
+    before = tally.states
+    done = before
+    if before >= states or len(tally.failures) >= enough:
+        kept.say_finished()
+        if after is not None:
+            after(tally)
+        return tally
+    with counting(lambda: f"{done - before} states", kept.file), workplace() as place, bench(place, filesystem) as one:
         explorer = Explorer(filesystem, place, one, tally, seed, keep, share, enough, fs)
         while tally.states < states and len(tally.failures) < enough:
             begun = time.monotonic()
             explorer.run(states)
             tally.seconds += time.monotonic() - begun
-            if file is not None:
-                tally.save(file, settings)
+            tally.save(kept)
+            done = tally.states
             if after is not None:
                 after(tally)
             refused = f", {sum(tally.refused.values())} refused by the file system" if tally.refused else ""
@@ -255,6 +258,11 @@ def explore(
                 flush=True,
             )
     return tally
+
+
+def keep_for(filesystem: FileSystem, seed: int, file: Path | None = None, *, anyway: bool = False) -> Kept:
+    """The progress of a run, in a file if one is given."""
+    return Kept(file, {"filesystem": filesystem.name, "seed": seed}, anyway=anyway)
 
 
 def check_again(folder: Path) -> None:
@@ -271,7 +279,7 @@ def command(filesystem: FileSystem, states: int, seed: int) -> str:
     return f"python -m tools.crash.filesystems --filesystem {filesystem.name} --states {states} --seed {seed}"
 
 
-def result(filesystem: FileSystem, tally: Tally, states: int, seed: int) -> dict[str, Any]:
+def result(filesystem: FileSystem, tally: Tally, states: int, seed: int, kept: Kept) -> dict[str, Any]:
     """What is worth keeping of a run."""
     return {
         "filesystem": filesystem.name,
@@ -286,7 +294,8 @@ def result(filesystem: FileSystem, tally: Tally, states: int, seed: int) -> dict
         "refused by the file system": dict(tally.refused),
         "failures": tally.failures,
         "seconds": round(tally.seconds),
-        "date": datetime.now(UTC).date().isoformat(),
+        "code": kept.code,
+        "date": kept.date,
     }
 
 
@@ -308,36 +317,32 @@ def write_result(path: Path, entry: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the engine; 0 if every state held, 1 if one didn't."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.crash.filesystems", description="Check containers after crashes on real file systems."
-    )
+    parser = engine_parser("tools.crash.filesystems", __doc__)
     parser.add_argument("--filesystem", choices=FILESYSTEMS, default="ext4")
-    parser.add_argument("--states", type=int, default=2000, help="how many distinct states (default 2000)")
+    parser.add_argument("--states", type=at_least(1), default=2000, help="how many distinct states (default 2000)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--state", type=Path, help="a file that says how far the run is; the same command goes on")
     parser.add_argument("--json", type=Path, help="a file for the result, one entry for each file system and seed")
     parser.add_argument(
         "--keep", type=Path, default=Path("crash-failures"), help="a folder for states that fail (./crash-failures)"
     )
     parser.add_argument("--again", type=Path, metavar="FOLDER", help="check one state again that was kept")
     options = parser.parse_args(arguments)
-    # An end by a signal clears up like any other.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
     if options.again is not None:
-        check_again(options.again)
+        with counting(lambda: "no state", None):
+            check_again(options.again)
         print(f"{options.again} holds")
         return 0
     filesystem = FILESYSTEMS[options.filesystem]
+    kept = keep_for(filesystem, options.seed, options.state, anyway=options.anyway)
 
     def write(tally: Tally) -> None:
         if options.json is not None:
-            write_result(options.json, result(filesystem, tally, options.states, options.seed))
+            write_result(options.json, result(filesystem, tally, options.states, options.seed, kept))
 
-    tally = explore(filesystem, options.states, options.seed, keep=options.keep, file=options.state, after=write)
-    print(json.dumps(result(filesystem, tally, options.states, options.seed), indent=2))
+    tally = explore(filesystem, options.states, options.seed, keep=options.keep, kept=kept, after=write)
+    print(json.dumps(result(filesystem, tally, options.states, options.seed, kept), indent=2))
     return 1 if tally.failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -6,7 +6,7 @@ Every container lives through some kills: at a random moment, before or behind s
 named point of the commit protocol; a killed process may have a rival, and readers look on all the while. After each
 kill the versions are compared with what an oracle knows (`_kills_oracle.py`), `verify` and `cnrcheck` must find it
 sound, and the next writer must succeed and leave nothing unfinished behind. Killed at any time itself, the same command
-goes on where it was; ``--life NUMBER`` lives one container's life again.
+goes on where it was; ``--life NUMBER`` lives one container's life again. The folder of a life that ended badly is kept.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,10 +37,10 @@ from cnrfmt.storage.fs import Fs
 from cnrfmt.testing import Model
 from tools import cnrcheck
 from tools.crash._kills_oracle import Oracle
-from tools.crash._kills_processes import Place, attempt, dying_fs, fork, head, read, wait, write
+from tools.crash._kills_processes import Place, attempt, dying_fs, end, fork, head, read, wait, write
 from tools.crash.operations import OPERATIONS, PATHS, check_head
 from tools.crash.operations import step as next_step
-from tools.progress import write_json
+from tools.progress import Kept, Pulse, at_least, counting, engine_parser, run_program, write_json
 
 APPENDS = [name for name, o in OPERATIONS.items() if o.commit is cnrfmt.append]
 SAVES = [name for name, o in OPERATIONS.items() if o.commit is cnrfmt.save and not o.first]
@@ -76,6 +78,8 @@ class Life:
     oracle: Oracle = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
     writers: int = 0
+    writers_alive: list[int] = field(default_factory=list)
+    """The processes of the kill that is going on."""
     halfway: bool = False
     """Whether the slots differ: the next writer has to repair them first."""
 
@@ -85,11 +89,11 @@ class Life:
 
     def live(self, kills: int) -> None:
         """Lives through up to so many kills; raises `AssertionError` where anything is wrong."""
-        readers = []
-        for backend in READERS:
-            seed = f"{self.seed}-{self.number}-{backend}"
-            readers.append(fork(self.place, partial(read, self.place, seed=seed, backend=backend)))
+        readers: list[int] = []
         try:
+            for backend in READERS:
+                seed = f"{self.seed}-{self.number}-{backend}"
+                fork(self.place, partial(read, self.place, seed=seed, backend=backend), readers)
             for _ in range(2 * KILLS_IN_A_LIFE):
                 if self.counts["kills"] == kills or self.oracle.floor > MOST_VERSIONS:
                     break
@@ -101,6 +105,8 @@ class Life:
             self._next_writer()
         finally:
             self.place.stop[0] = 1
+            for writer in self.writers_alive:
+                end(writer)
             statuses = [wait(reader) for reader in readers]
         self._check()
         assert statuses == [0, 0], f"readers ended with {statuses}"
@@ -110,11 +116,12 @@ class Life:
         self.writers += 1
         seed = f"{self.seed}-{self.number}-{self.writers}"
         body = partial(write, self.place, number=self.writers, names=names, seed=seed, fs=fs, most=most)
-        return fork(self.place, body)
+        return fork(self.place, body, self.writers_alive)
 
     def _kill(self) -> None:
         """A writer, perhaps with a rival, that is killed; counts how."""
         random, points = self.random, POINTS[self.place.kind]
+        self.writers_alive.clear()
         # A repair is seldom due, so a writer that has to begin with one is killed in it.
         how = "point" if self.halfway else random.choice(["moment", "call", "point"])
         point, names, fs = None, APPENDS + SAVES, None
@@ -209,8 +216,11 @@ def run_life(number: int, seed: int, kills: int, folder: Path, typical: float) -
     life = Life(number, seed, place, moment=4 * typical)
     try:
         life.live(kills)
-    except BaseException as error:
+    except Exception as error:
         error.add_note(f"{life._errors()}\nthe {kind} and its journal are kept in {home}")
+        raise
+    except KeyboardInterrupt:
+        shutil.rmtree(home)
         raise
     finally:
         life.oracle.journal.close()
@@ -225,11 +235,12 @@ def _command(options: argparse.Namespace, life: int | None = None) -> str:
     return shlex.join(map(str, words))
 
 
-def _table(options: argparse.Namespace, progress: dict[str, Any]) -> dict[str, Any]:
+def _table(options: argparse.Namespace, progress: dict[str, Any], kept: Kept) -> dict[str, Any]:
     return {
         "engine": "kills",
         "command": _command(options),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "code": kept.code,
+        "date": kept.date,
         "seconds": round(progress["seconds"]),
         "containers": progress["lives"],
         "counts": dict(sorted(progress["counts"].items())),
@@ -237,61 +248,71 @@ def _table(options: argparse.Namespace, progress: dict[str, Any]) -> dict[str, A
     }
 
 
+@contextmanager
+def _scratch(inside: Path | None) -> Iterator[Path]:
+    """A folder for the lives; it goes when they are over, but for those that are kept."""
+    folder = Path(tempfile.mkdtemp(prefix="cnrfmt-kills-", dir=inside))
+    try:
+        yield folder
+    finally:
+        for warm in folder.glob("warm-*"):
+            shutil.rmtree(warm) if warm.is_dir() else warm.unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _live(options: argparse.Namespace, progress: dict[str, Any], kept: Kept) -> None:
+    """Lives lives until there were as many kills as were asked for, or too many failures."""
+    pulse, lives = Pulse(), progress["lives"]
+    before = kills = progress["counts"].get("kills", 0)
+    with counting(lambda: f"{kills - before} kills", kept.file), _scratch(options.folder) as folder:
+        typical = warm_up(folder)
+        while kills < options.kills and len(progress["failures"]) < options.most_failures:
+            started, number = time.monotonic(), progress["lives"]
+            try:
+                found = run_life(number, options.seed, min(KILLS_IN_A_LIFE, options.kills - kills), folder, typical)
+                progress["counts"] = dict(Counter(progress["counts"]) + found)
+            except Exception as error:
+                failure = {"command": _command(options, number), "error": "".join(traceback.format_exception(error))}
+                progress["failures"].append(failure)
+                print(failure["command"], failure["error"], sep="\n", flush=True)
+            progress["lives"] += 1
+            progress["seconds"] += time.monotonic() - started
+            kills = progress["counts"].get("kills", 0)
+            kept.save(progress)
+            if pulse.due() or kills >= options.kills:
+                shown = f"{kills} of {options.kills} kills, {progress['seconds']:.0f} s"
+                print(f"{shown}, {len(progress['failures'])} failures", flush=True)
+    if progress["lives"] == lives:
+        kept.say_finished()
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200)
+    parser = engine_parser("tools.crash.kills", __doc__)
+    parser.add_argument("--kills", type=at_least(1), default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--life", type=int, help="live this life alone")
-    parser.add_argument("--most-failures", type=int, default=20, help="give up after so many")
+    parser.add_argument("--life", type=at_least(0), help="live this life alone")
+    parser.add_argument("--most-failures", type=at_least(1), default=20, help="give up after so many")
     parser.add_argument("--folder", type=Path, help="where the containers lie: a file system to be tried")
-    parser.add_argument("--state", type=Path, help="where the progress of the run is kept")
     parser.add_argument("--json", type=Path, help="where the result is written")
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Lives lives until there were as many kills as were asked for."""
+    """Lives one life, or as many as it takes; the exit status."""
     options = _parser().parse_args(arguments)
-    folder = Path(tempfile.mkdtemp(prefix="cnrfmt-kills-", dir=options.folder))
-    typical = warm_up(folder)
     if options.life is not None:
-        print(dict(run_life(options.life, options.seed, KILLS_IN_A_LIFE, folder, typical)))
-        shutil.rmtree(folder)
+        with counting(lambda: "no life", None), _scratch(options.folder) as folder:
+            typical = warm_up(folder)
+            print(dict(run_life(options.life, options.seed, KILLS_IN_A_LIFE, folder, typical)))
         return 0
-    asked = {"kills": options.kills, "seed": options.seed}
-    progress: dict[str, Any] = {"asked": asked, "lives": 0, "seconds": 0.0, "counts": {}, "failures": []}
-    if options.state and options.state.exists():
-        progress = json.loads(options.state.read_text(encoding="utf-8"))
-        if progress["asked"] != asked:
-            _parser().error(f"{options.state} is of another run: {progress['asked']}")
+    kept = Kept(options.state, {"kills": options.kills, "seed": options.seed}, anyway=options.anyway)
+    progress: dict[str, Any] = kept.load() or {"lives": 0, "seconds": 0.0, "counts": {}, "failures": []}
     print(_command(options), flush=True)
-    while (done := progress["counts"].get("kills", 0)) < options.kills:
-        if len(progress["failures"]) >= options.most_failures:
-            break
-        started, number = time.monotonic(), progress["lives"]
-        try:
-            most = min(KILLS_IN_A_LIFE, options.kills - done)
-            found = run_life(number, options.seed, most, folder, typical)
-            progress["counts"] = dict(Counter(progress["counts"]) + found)
-        except Exception as error:
-            failure = {"command": _command(options, number), "error": "".join(traceback.format_exception(error))}
-            progress["failures"].append(failure)
-            print(failure["command"], failure["error"], sep="\n", flush=True)
-        progress["lives"] += 1
-        progress["seconds"] += time.monotonic() - started
-        if progress["lives"] % 20 == 0:
-            done = progress["counts"].get("kills", 0)
-            print(f"{done} of {options.kills} kills, {progress['seconds']:.0f} s, {len(progress['failures'])} failures")
-            sys.stdout.flush()
-            if options.state:
-                write_json(options.state, progress)
-    if options.state:
-        write_json(options.state, progress)
+    _live(options, progress, kept)
     if options.json:
-        write_json(options.json, _table(options, progress))
-    print(json.dumps(_table(options, progress), indent=2))
-    if not progress["failures"]:
-        shutil.rmtree(folder)
+        write_json(options.json, _table(options, progress, kept))
+    print(json.dumps(_table(options, progress, kept), indent=2))
     return 1 if progress["failures"] else 0
 
 
@@ -300,4 +321,4 @@ if __name__ == "__main__":
         # Else numpy starts threads of its own, and what is forked off a process with threads may wait for ever.
         program = [sys.executable, "-m", "tools.crash.kills", *sys.argv[1:]]
         os.execve(sys.executable, program, {**os.environ, "OPENBLAS_NUM_THREADS": "1"})
-    sys.exit(main())
+    run_program(main)

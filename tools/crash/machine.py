@@ -13,7 +13,6 @@ import json
 import mmap
 import os
 import shlex
-import sys
 import time
 import weakref
 from collections import Counter
@@ -29,7 +28,7 @@ from cnrfmt.storage.fs import Fs, byte_view
 from cnrfmt.testing import ContainerMachine
 from tools.crash._memory import Disk
 from tools.crash.recording import FOLDER, RecordingFs
-from tools.progress import write_json
+from tools.progress import Kept, at_least, counting, engine_parser, run_program, write_json
 
 BATCH = 200
 """Examples between two checkpoints of the run's progress."""
@@ -123,11 +122,12 @@ def _command(options: argparse.Namespace, batch: int | None = None) -> str:
     return shlex.join(map(str, words))
 
 
-def _table(options: argparse.Namespace, progress: dict[str, Any]) -> dict[str, Any]:
+def _table(options: argparse.Namespace, progress: dict[str, Any], kept: Kept) -> dict[str, Any]:
     return {
         "engine": "state machine with crashes",
         "command": _command(options),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "code": kept.code,
+        "date": kept.date,
         "seconds": round(progress["seconds"]),
         "examples": progress["examples"],
         "outcomes": dict(sorted(progress["outcomes"].items())),
@@ -137,54 +137,60 @@ def _table(options: argparse.Namespace, progress: dict[str, Any]) -> dict[str, A
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the batches that are still to be run."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--examples", type=int, default=500)
-    parser.add_argument("--steps", type=int, default=30)
+    parser = engine_parser("tools.crash.machine", __doc__)
+    parser.add_argument("--examples", type=at_least(1), default=500)
+    parser.add_argument("--steps", type=at_least(1), default=30)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--batch", type=int, help="run this batch alone, to see it fail again")
-    parser.add_argument("--state", type=Path, help="where the progress of the run is kept")
+    parser.add_argument("--batch", type=at_least(0), help="run this batch alone, to see it fail again")
     parser.add_argument("--json", type=Path, help="where the result is written")
     options = parser.parse_args(arguments)
     asked = {"examples": options.examples, "steps": options.steps, "seed": options.seed}
     sizes = [min(BATCH, options.examples - start) for start in range(0, options.examples, BATCH)]
     seeds = [options.seed * 1_000_003 + number for number in range(len(sizes))]
     if options.batch is not None:
-        print(dict(run_batch(seeds[options.batch], sizes[options.batch], options.steps)))
+        if options.batch >= len(sizes):
+            parser.error(f"no such batch: {options.batch}; there are 0 to {len(sizes) - 1}")
+        with counting(lambda: "no batch", None):
+            print(dict(run_batch(seeds[options.batch], sizes[options.batch], options.steps)))
         return 0
-    progress: dict[str, Any] = {
-        **{"asked": asked, "batches": 0, "examples": 0, "seconds": 0.0},
+    kept = Kept(options.state, asked, anyway=options.anyway)
+    progress: dict[str, Any] = kept.load() or {
+        **{"batches": 0, "examples": 0, "seconds": 0.0},
         **{"outcomes": {}, "failures": []},
     }
-    if options.state and options.state.exists():
-        progress = json.loads(options.state.read_text(encoding="utf-8"))
-        if progress["asked"] != asked:
-            parser.error(f"{options.state} is of another run: {progress['asked']}")
     print(_command(options), flush=True)
-    for batch in range(progress["batches"], len(sizes)):
-        started = time.monotonic()
-        try:
-            found = run_batch(seeds[batch], sizes[batch], options.steps)
-            progress["outcomes"] = dict(Counter(progress["outcomes"]) + found)
-        except Exception as error:
-            notes = "\n".join(getattr(error, "__notes__", []))
-            failure = {"command": _command(options, batch), "error": f"{type(error).__name__}: {error}", "steps": notes}
-            progress["failures"].append(failure)
-            print(json.dumps(failure, indent=2), flush=True)
-        progress["batches"] = batch + 1
-        progress["examples"] += sizes[batch]
-        progress["seconds"] += time.monotonic() - started
-        print(
-            f"{progress['examples']} of {options.examples} examples, {progress['outcomes'].get('steps', 0)} steps, "
-            f"{progress['seconds']:.0f} s, {len(progress['failures'])} failures",
-            flush=True,
-        )
-        if options.state:
-            write_json(options.state, progress)
+    first = progress["batches"]
+    if first == len(sizes):
+        kept.say_finished()
+    with counting(lambda: f"{progress['batches'] - first} batches", options.state):
+        for batch in range(first, len(sizes)):
+            started = time.monotonic()
+            try:
+                found = run_batch(seeds[batch], sizes[batch], options.steps)
+                progress["outcomes"] = dict(Counter(progress["outcomes"]) + found)
+            except Exception as error:
+                failure = _failure(_command(options, batch), error)
+                progress["failures"].append(failure)
+                print(json.dumps(failure, indent=2), flush=True)
+            progress["batches"] = batch + 1
+            progress["examples"] += sizes[batch]
+            progress["seconds"] += time.monotonic() - started
+            kept.save(progress)
+            print(
+                f"{progress['examples']} of {options.examples} examples, {progress['outcomes'].get('steps', 0)} steps, "
+                f"{progress['seconds']:.0f} s, {len(progress['failures'])} failures",
+                flush=True,
+            )
     if options.json:
-        write_json(options.json, _table(options, progress))
-    print(json.dumps(_table(options, progress), indent=2))
+        write_json(options.json, _table(options, progress, kept))
+    print(json.dumps(_table(options, progress, kept), indent=2))
     return 1 if progress["failures"] else 0
 
 
+def _failure(command: str, error: Exception) -> dict[str, str]:
+    steps = "\n".join(getattr(error, "__notes__", []))
+    return {"command": command, "error": f"{type(error).__name__}: {error}", "steps": steps}
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -11,18 +11,16 @@ reads the record of every commit (`order.py`).
 A check runs once for all states that look alike to it (`_probe.py`); one in `RERUN` images is checked in full in spite
 of that, and the results must be the same. Images are counted by a hash of all their paths and bytes, lock files aside.
 
-    python -m tools.crash.model --seed 1 --states 100000 --state /tmp/model.json [--json TABLE.json]
+    python -m tools.crash.model --seed 1 --states 100000 --state FILE [--json TABLE.json]
     python -m tools.crash.model --seed 1 --unit 17
 
-The first goes on until it has looked at so many distinct images, or goes on where the same command was killed; the
-second repeats one unit of it, in which a failure was found.
+The first goes on until it has looked at so many distinct images at least, the last unit being done to its end, or goes
+on where the same command was killed; the second repeats one unit of it, in which a failure was found.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +37,7 @@ from tools.crash._model_workloads import LOCK, Course, CrashPoint, Workload, wor
 from tools.crash._probe import Once, ProbedFs
 from tools.crash._repeatable import Chance, repeatable
 from tools.crash.operations import PATHS
-from tools.progress import write_json
+from tools.progress import Kept, at_least, counting, engine_parser, run_program, write_json
 
 LENGTH, LIMIT = 3, 1000
 """How many operations a workload has at most, and how many images of one crash point are looked at."""
@@ -49,7 +47,7 @@ SECTORS = (512, 64)
 _KEPT_FAILURES = 50
 
 Results = tuple[Outcome, Verdict, Verdict]
-_PAUSE = 30.0
+_PAUSE = 10.0
 
 
 @dataclass(frozen=True)
@@ -240,41 +238,41 @@ def run(tally: Tally, states: int, seen: Seen, pause: float = _PAUSE) -> bool:
 # The command
 
 
-def _load(path: Path | None, wanted: Tally) -> tuple[Tally, Seen]:
+def _load(kept: Kept, wanted: Tally) -> tuple[Tally, Seen]:
     """What a run with this state file has done so far."""
-    if path is None or not path.exists():
+    found = kept.load()
+    if kept.file is None or found is None:
         return wanted, Seen()
-    tally = Tally(**json.loads(path.read_text()))
-    if (tally.seed, tally.length, tally.limit) != (wanted.seed, wanted.length, wanted.limit):
-        raise SystemExit(f"{path}: of another run (seed {tally.seed}, length {tally.length}, limit {tally.limit})")
-    return tally, Seen(np.load(_images_path(path, tally)))
+    tally = Tally(**found)
+    return tally, Seen(np.load(_images_path(kept.file, tally)))
 
 
 def _images_path(path: Path, tally: Tally) -> Path:
     return path.with_suffix(f".{tally.unit}.npy")
 
 
-def _store(path: Path | None, tally: Tally, seen: Seen) -> None:
+def _store(kept: Kept, tally: Tally, seen: Seen) -> None:
     """Puts the state in the place of the old one; the images, which belong to it, are in a file named by its unit."""
-    if path is None:
-        return
-    images = _images_path(path, tally)
-    images.parent.mkdir(parents=True, exist_ok=True)
-    np.save(images, seen.array())
-    write_json(path, vars(tally))
-    for old in path.parent.glob(f"{path.stem}.*.npy"):
-        if old != images:
-            old.unlink()
+    if kept.file is not None:
+        images = _images_path(kept.file, tally)
+        images.parent.mkdir(parents=True, exist_ok=True)
+        np.save(images, seen.array())
+    kept.save(vars(tally))
+    if kept.file is not None:
+        for old in kept.file.parent.glob(f"{kept.file.stem}.*.npy"):
+            if old != images:
+                old.unlink()
 
 
-def _table(tally: Tally, states: int) -> dict[str, Any]:
+def _table(tally: Tally, states: int, kept: Kept) -> dict[str, Any]:
     """The result as it is committed."""
     command = f"python -m tools.crash.model --seed {tally.seed} --states {states}"
     return {
         "engine": "crash states by model",
         "command": f"{command} --length {tally.length} --limit {tally.limit}",
         "seed": tally.seed,
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "code": kept.code,
+        "date": kept.date,
         "seconds": round(tally.seconds),
         "workloads": len(workloads(tally.length)) * len(PATHS),
         **{what: tally.total(what) for what in ("units", "points", "images", "checks", "reruns", "failed")},
@@ -285,7 +283,7 @@ def _table(tally: Tally, states: int) -> dict[str, Any]:
 
 def _run_one(tally: Tally) -> int:
     """Repeats one unit."""
-    with repeatable() as chance:
+    with counting(lambda: "no unit", None), repeatable() as chance:
         found = tally.run_unit(chance, Seen())
     print(tally.line())
     for failure in tally.failures:
@@ -295,31 +293,38 @@ def _run_one(tally: Tally) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code, 1 if anything failed."""
-    parser = argparse.ArgumentParser(description="Look at the states that crashes may leave of containers.")
+    parser = engine_parser("tools.crash.model", __doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--states", type=int, default=100_000, help="distinct images to look at")
-    parser.add_argument("--state", type=Path, metavar="FILE", help="where progress is kept")
+    parser.add_argument("--states", type=at_least(1), default=100_000, help="distinct images to look at, at least")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the table of results goes")
-    parser.add_argument("--length", type=int, default=LENGTH, help="operations of a workload at most")
-    parser.add_argument("--limit", type=int, default=LIMIT, help="images of one crash point at most")
-    parser.add_argument("--unit", type=int, help="repeat this unit alone")
+    parser.add_argument("--length", type=at_least(1), default=LENGTH, help="operations of a workload at most")
+    parser.add_argument("--limit", type=at_least(1), default=LIMIT, help="images of one crash point at most")
+    parser.add_argument("--unit", type=at_least(0), help="repeat this unit alone")
     options = parser.parse_args(arguments)
     tally = Tally(options.seed, options.length, options.limit)
     if options.unit is not None:
         tally.unit = options.unit
         return _run_one(tally)
-    tally, seen = _load(options.state, tally)
-    done = False
-    while not done:
-        done = run(tally, options.states, seen)
-        _store(options.state, tally, seen)
-        print(tally.line(), flush=True)
+    asked = {"seed": options.seed, "length": options.length, "limit": options.limit}
+    kept = Kept(options.state, asked, anyway=options.anyway)
+    tally, seen = _load(kept, tally)
+    before = tally.total("images")
+    stored = before
+    with counting(lambda: f"{stored - before} images", options.state):
+        while stored < options.states:
+            run(tally, options.states, seen)
+            _store(kept, tally, seen)
+            stored = tally.total("images")
+            print(tally.line(), flush=True)
+    if stored == before:
+        kept.say_finished()
+        print(tally.line())
     if options.json is not None:
-        write_json(options.json, _table(tally, options.states))
+        write_json(options.json, _table(tally, options.states, kept))
     for failure in tally.failures:
         print(json.dumps(failure, indent=1))
     return 1 if tally.total("failed") else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

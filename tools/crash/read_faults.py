@@ -152,4 +152,3 @@ def readings(scratch: Path, seed: int) -> Iterator[ReadWork]:
         for reading in READINGS:
             for backend in BACKENDS if reading != "verify" else BACKENDS[:1]:
                 yield ReadWork(str(folder / name), kind, reading, backend)
-

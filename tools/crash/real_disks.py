@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tools.crash.aftermath import LockProbe, Outcome
 from tools.crash.faults import Workload, workloads
@@ -92,20 +92,32 @@ def _free_pages(folder: Path) -> int:
 
 
 @dataclass(frozen=True)
-class FullDisk:
-    """An operation on a tmpfs with so many pages or inodes left."""
+class DiskTrial(Trial):
+    """An operation on a disk that fails."""
 
     on: Workload
+    mode: ClassVar[str]
+
+    def judge(self, outcome: Outcome, fs: FaultyFs, probe: LockProbe, *, names: bool = True) -> Outcome:
+        """What must hold afterwards, on a disk that is well again; also what a caller does next must work."""
+        self.on.judge(fs.log, outcome, probe, names=names)
+        self.on.go_on(outcome, FaultyFs(waits=True))
+        return outcome
+
+
+@dataclass(frozen=True)
+class FullDisk(DiskTrial):
+    """An operation on a tmpfs with so many pages or inodes left."""
+
     disk: Path
     what: str
     left: int
-    work: str
-    mode: str = "tmpfs, full"
+    mode = "tmpfs, full"
 
     @property
-    def name(self) -> str:
-        """What names it, and no other."""
-        return f"{self.work}: {self.mode}, {self.left} {self.what} left"
+    def at(self) -> str:
+        """What is left."""
+        return f"{self.left} {self.what} left"
 
     def go(self, probe: LockProbe) -> Outcome:
         """Does it."""
@@ -121,24 +133,20 @@ class FullDisk:
             fs = FaultyFs(waits=True)
             outcome = self.on.attempt(fs)
             shutil.rmtree(ballast)
-            self.on.judge(fs.log, outcome, probe)
-            self.on.go_on(outcome, fs)
-        return outcome
+            return self.judge(outcome, fs, probe)
 
 
 @dataclass(frozen=True)
-class SizeLimit:
+class SizeLimit(DiskTrial):
     """An operation of a process whose files mustn't be longer than `limit` bytes."""
 
-    on: Workload
     limit: int
-    work: str
-    mode: str = "RLIMIT_FSIZE"
+    mode = "RLIMIT_FSIZE"
 
     @property
-    def name(self) -> str:
-        """What names it, and no other."""
-        return f"{self.work}: {self.mode}, {self.limit} bytes"
+    def at(self) -> str:
+        """The limit."""
+        return f"{self.limit} bytes"
 
     def go(self, probe: LockProbe) -> Outcome:
         """Does it."""
@@ -151,9 +159,7 @@ class SizeLimit:
             outcome = self.on.attempt(fs)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        self.on.judge(fs.log, outcome, probe)
-        self.on.go_on(outcome, fs)
-        return outcome
+        return self.judge(outcome, fs, probe)
 
 
 class _LosingFs(FaultyFs):
@@ -170,20 +176,18 @@ class _LosingFs(FaultyFs):
 
 
 @dataclass(frozen=True)
-class LostDisk:
+class LostDisk(DiskTrial):
     """An operation on an ext4 that is read-only before its `k`-th call."""
 
-    on: Workload
     disk: Path
     empty: Path
     k: int
-    work: str
-    mode: str = "ext4, lost"
+    mode = "ext4, lost"
 
     @property
-    def name(self) -> str:
-        """What names it, and no other."""
-        return f"{self.work}: {self.mode} at call {self.k}"
+    def at(self) -> str:
+        """The call."""
+        return f"at call {self.k}"
 
     def go(self, probe: LockProbe) -> Outcome:
         """Does it."""
@@ -195,9 +199,7 @@ class LostDisk:
             outcome = self.on.attempt(fs)
         with mounted(self.disk, "-o", "loop", image):
             # What was removed just before may be there again.
-            self.on.judge(fs.log, outcome, probe, names=False)
-            self.on.go_on(outcome, FaultyFs(waits=True))
-        return outcome
+            return self.judge(outcome, fs, probe, names=False)
 
 
 def full_disks(seed: int, scratch: Path) -> Iterator[FullDisk]:
@@ -217,8 +219,8 @@ def full_disks(seed: int, scratch: Path) -> Iterator[FullDisk]:
 
             work.attempt(Watching(waits=True))
             need = before - lowest
-        yield from (FullDisk(work, disk, "pages", left, work.name) for left in range(need + 2))
-        yield from (FullDisk(work, disk, "inodes", left, work.name) for left in range(8))
+        yield from (FullDisk(work, disk, "pages", left) for left in range(need + 2))
+        yield from (FullDisk(work, disk, "inodes", left) for left in range(8))
 
 
 def size_limits(seed: int, scratch: Path) -> Iterator[SizeLimit]:
@@ -227,7 +229,7 @@ def size_limits(seed: int, scratch: Path) -> Iterator[SizeLimit]:
         work.reset()
         work.attempt(FaultyFs())
         longest = max((size for size in _sizes(work.folder)), default=0)
-        yield from (SizeLimit(work, limit, work.name) for limit in range(0, longest + SIZE_STEP, SIZE_STEP))
+        yield from (SizeLimit(work, limit) for limit in range(0, longest + SIZE_STEP, SIZE_STEP))
 
 
 def _sizes(folder: Path) -> list[int]:
@@ -239,7 +241,7 @@ def lost_disks(seed: int, scratch: Path) -> Iterator[LostDisk]:
     empty, disk = scratch / "empty", scratch / "lost"
     make_ext4(empty)
     for work in workloads(scratch, seed, disk / "work"):
-        yield from (LostDisk(work, disk, empty, k, work.name) for k in range(1, len(work.log) + 1))
+        yield from (LostDisk(work, disk, empty, k) for k in range(1, len(work.log) + 1))
 
 
 def trials(seed: int, scratch: Path) -> Sequence[Trial]:

@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
 from collections import Counter
@@ -30,6 +31,7 @@ from tools.crash.faults import Workload, workloads
 from tools.crash.faulty_fs import Call, FaultyFs
 from tools.crash.read_faults import ReadWork, readings
 from tools.crash.tally import Trial, command
+from tools.progress import run_program
 
 ERRORS: dict[str, tuple[int, ...]] = {
     "openat": (errno.EIO, errno.EMFILE, errno.EACCES, errno.EROFS, errno.EINTR),
@@ -138,14 +140,20 @@ def attempt_traced(work: Workload | ReadWork, injection: str = "") -> Answer:
             ["strace", "-f", "-p", str(child), "-o", log.name, *options], stderr=subprocess.PIPE, text=True
         )
         assert strace.stderr is not None
-        said = strace.stderr.readline()
-        if "attached" in said:
-            os.write(start_write, b"x")
-        os.close(start_write)
-        with os.fdopen(answer_read, "rb") as stream:
-            data = stream.read()
-        os.waitpid(child, 0)
-        said += strace.communicate()[1]
+        said = ""
+        try:
+            said = strace.stderr.readline()
+            if "attached" in said:
+                os.write(start_write, b"x")
+            os.close(start_write)
+            with os.fdopen(answer_read, "rb") as stream:
+                data = stream.read()
+        except KeyboardInterrupt:
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            os.waitpid(child, 0)
+            said += strace.communicate()[1]
         if "attached" not in said:
             raise StraceError(said.strip())
         matches = map(_LINE.match, Path(log.name).read_text(encoding="utf-8", errors="replace").splitlines())
@@ -159,8 +167,8 @@ def attempt_traced(work: Workload | ReadWork, injection: str = "") -> Answer:
 
 
 @dataclass(frozen=True)
-class SystemCallTrial:
-    """One attempt to come: the `k`-th such system call is refused with the error `code`, and so are later ones."""
+class SystemCallTrial(Trial):
+    """The `k`-th such system call is refused with the error `code`, and so are later ones."""
 
     on: Workload | ReadWork
     call: str
@@ -169,19 +177,14 @@ class SystemCallTrial:
     lasting: bool
 
     @property
-    def work(self) -> str:
-        """The operation or the way to read."""
-        return self.on.name
-
-    @property
     def mode(self) -> str:
         """The system call and its error."""
         return f"{self.call}, {errno.errorcode[self.code]}, {'lasting' if self.lasting else 'once'}"
 
     @property
-    def name(self) -> str:
-        """What names it, and no other."""
-        return f"{self.work}: {self.mode}, at call {self.k}"
+    def at(self) -> str:
+        """The call."""
+        return f"at call {self.k}"
 
     def go(self, probe: LockProbe) -> Outcome:
         """Does it."""
@@ -242,4 +245,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_program(main)

@@ -1,45 +1,58 @@
-"""What an engine of faults tries and finds: the loop over its trials, and the file that its result is written to."""
+"""What the engines of faults share: their trials, the loop over these, what it finds, and the command line."""
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import os
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
 from tools.crash.aftermath import LockProbe, Outcome
-from tools.progress import write_json
+from tools.progress import Kept, Pulse, at_least, counting, engine_parser, write_json
 
 
-class Trial(Protocol):
-    """One attempt to come: what is done, in which way the disk fails, and a name that no other trial has."""
+class Work(Protocol):
+    """What is tried: an operation or a way to read."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Trial(ABC):
+    """One attempt to come: what is done, and in which way the disk fails."""
+
+    on: Work
 
     @property
     def work(self) -> str:
         """The operation or the way to read."""
-        ...
+        return self.on.name
 
     @property
+    @abstractmethod
     def mode(self) -> str:
         """The fault."""
-        ...
+
+    @property
+    @abstractmethod
+    def at(self) -> str:
+        """Where it is met."""
 
     @property
     def name(self) -> str:
-        """What names it."""
-        ...
+        """What names it, and no other."""
+        return f"{self.work}: {self.mode}, {self.at}"
 
+    @abstractmethod
     def go(self, probe: LockProbe) -> Outcome:
         """Does it; raises `AssertionError` where what must hold doesn't."""
-        ...
 
 
 @dataclass
@@ -70,73 +83,84 @@ class Tally:
         self.trials += 1
         self.failures.append(f"{name}: {type(error).__name__}: {error}"[:2000])
 
-    def save(self, file: Path, **more: Any) -> None:
-        """Writes it down, all at once."""
-        write_json(file, {**more, **vars(self)})
-
     @classmethod
-    def load(cls, file: Path, seed: int) -> Tally:
-        """What `save` has written for this seed; an empty one if that is nothing."""
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        if found.get("seed") != seed:
+    def load(cls, seed: int, kept: Kept) -> Tally:
+        """How far a run is; an empty tally where it is new."""
+        found = kept.load()
+        if found is None:
             return cls(seed)
         for name in ("by_fault", "by_work", "outcomes"):
             found[name] = Counter(found[name])
         return cls(**found)
 
 
-def run(
-    todo: Sequence[Trial], seed: int, *, count: int | None = None, only: str = "", state: Path | None = None
-) -> Tally:
-    """Tries all, or a sample of so many, or those with `only` in their names; gives what was found.
+def select(todo: Sequence[Trial], seed: int, *, count: int | None = None, only: str = "") -> list[Trial]:
+    """All, those with `only` in their names, or a sample of so many."""
+    found = [trial for trial in todo if only in trial.name]
+    return found if count is None or count >= len(found) else Random(seed).sample(found, count)
 
-    With `state`, a file, goes on where a run with the same arguments was ended.
-    """
-    if count is not None and count < len(todo):
-        todo = Random(seed).sample(todo, count)
-    todo = [trial for trial in todo if only in trial.name]
-    tally = Tally(seed) if state is None else Tally.load(state, seed)
-    started, before = time.monotonic(), tally.seconds
+
+def run(todo: Sequence[Trial], tally: Tally, kept: Kept | None = None) -> Tally:
+    """Tries all that the tally doesn't count yet, adds it there and keeps it."""
+    started, before, pulse = time.monotonic(), tally.seconds, Pulse()
     with LockProbe() as probe:
         for trial in todo[tally.trials :]:
             try:
                 tally.add(trial.work, trial.mode, trial.go(probe).name)
             except Exception as error:  # Whatever it is, it is a finding.
-                tally.fail(f'--seed {seed} --only "{trial.name}"', error)
+                tally.fail(f'--seed {tally.seed} --only "{trial.name}"', error)
                 # What its traceback holds must not look like a leak of the next trial.
                 gc.collect()
             tally.seconds = round(before + time.monotonic() - started, 1)
-            if state is not None and tally.trials % 200 == 0:
-                tally.save(state)
-                print(f"{tally.trials} of {len(todo)}, {len(tally.failures)} failures, {tally.seconds} s", flush=True)
+            due = pulse.due()
+            if kept is not None and (due or tally.trials == len(todo)):
+                kept.save(vars(tally))
+            if due:
+                shown = f"{tally.trials} of {len(todo)}, {len(tally.failures)} failures, {tally.seconds} s"
+                print(shown, flush=True)
     return tally
 
 
 def command(
     module: str,
-    description: str | None,
+    about: str | None,
     trials: Callable[[int, Path], Sequence[Trial]],
     arguments: Sequence[str] | None,
     *,
     folder: str | None = None,
 ) -> int:
     """The command line of an engine whose `trials` for a seed use a scratch folder, which is made in `folder`."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {module}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = engine_parser(module, about)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--trials", type=int, help="a sample of so many; all if left out")
-    parser.add_argument("--only", default="", help="those whose name has this text")
-    parser.add_argument("--state", type=Path, help="a file for its progress: the same command goes on from there")
+    parser.add_argument("--trials", type=at_least(1), help="a sample of so many; all if left out")
+    parser.add_argument("--only", default="", help="those whose name, 'WORK: FAULT, at call K', has this text")
     parser.add_argument("--json", type=Path, help="where to write the result")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(dir=folder if folder and os.path.isdir(folder) else None) as scratch:
-        todo = trials(options.seed, Path(scratch))
-        tally = run(todo, options.seed, count=options.trials, only=options.only, state=options.state)
+    asked = {"seed": options.seed, "trials": options.trials, "only": options.only}
+    kept = Kept(options.state, asked, anyway=options.anyway)
+    tally = Tally.load(options.seed, kept)
+    before = tally.trials
+    with (
+        counting(lambda: f"{tally.trials - before} faults", options.state),
+        tempfile.TemporaryDirectory(dir=folder if folder and os.path.isdir(folder) else None) as scratch,
+    ):
+        print(f"seed {options.seed}: counting the calls of each operation", flush=True)
+        every = trials(options.seed, Path(scratch))
+        todo = select(every, options.seed, count=options.trials, only=options.only)
+        if not todo:
+            parser.error(f"no such trial: {options.only!r}\n{_choices(every)}")
+        run(todo, tally, kept)
+    if tally.trials == before:
+        kept.say_finished()
     print(f"seed {options.seed}: {tally.trials} faults in {tally.seconds} s, {dict(tally.outcomes)}")
     for failure in tally.failures:
         print(failure)
     if options.json:
         how = f"python -m {module} --seed {options.seed}" + (f" --trials {options.trials}" if options.trials else "")
-        tally.save(options.json, command=how, date=time.strftime("%Y-%m-%d", time.gmtime()))
+        write_json(options.json, {"command": how, "code": kept.code, "date": kept.date, **vars(tally)})
     return 1 if tally.failures else 0
+
+
+def _choices(every: Sequence[Trial]) -> str:
+    works, modes = (list(dict.fromkeys(names)) for names in zip(*((t.work, t.mode) for t in every), strict=True))
+    return "\n".join(["there are, of works:", *works, "and of faults:", *modes])

@@ -1,29 +1,30 @@
 """The damage engine: every golden container, damaged in every way, is judged by both validators and by readers.
 
-    python -m tools.damage.damage --json tools/damage/results/damage.json      every case; resumable
-    python -m tools.damage.damage --seed 7 --runs 200                          200 cases of each kind and container
-    python -m tools.damage.damage --only 1.0/tiny --kinds bits,truncations     a container, some kinds
-    python -m tools.damage.damage --case 1.0/keyed.cnr:bits:1234               one case, with all that is wrong
+    python -m tools.damage.damage --state FILE --json tools/damage/results/damage.json       every case; resumable
+    python -m tools.damage.damage --seed 7 --runs 200                           200 cases of each kind and container
+    python -m tools.damage.damage --only 1.0/tiny --kinds bits,truncations      a container, some kinds
+    python -m tools.damage.damage --case 1.0/keyed.cnr:bits:1234                one case, with all that is wrong
 
 Each case must be found by `cnrfmt.verify` and by `tools/cnrcheck.py`, in the right place, and by a reader that
 touches it; nobody may answer with a wrong value. Of the kinds with most cases, one reader in turn takes each case.
 What is found is repeated by `--case`, whatever the seed.
-Progress is kept in `--state`; the same command goes on after an interruption. Exit status 1 where anything is wrong.
+Progress is kept in the file of `--state`, if one is given: killed at any time, the same command goes on. Exit status 1
+where anything is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
+import multiprocessing
+import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,10 +33,9 @@ from tools.damage.golden import Golden, goldens
 from tools.damage.judge import READERS, Reader, Scratch, problems
 from tools.damage.kinds import KINDS, Damage
 from tools.damage.layout import Layout
-from tools.progress import write_json
+from tools.progress import GOLDEN, Kept, at_least, chosen, counting, engine_parser, run_program, write_json
 
-STATE = Path(tempfile.gettempdir()) / "cnrfmt-damage.json"
-_CHUNK = 500
+_CHUNK = 100
 _MOST_FAILURES = 50
 _MANY = 1000
 """From so many cases of a kind on, the readers take turns: the eight bits of a byte then meet each of them."""
@@ -81,11 +81,11 @@ def _problems(scratch: Scratch, damage: Damage, counts: Counter[str], readers: I
         return [f"raised {type(error).__name__}: {error}"]
 
 
-def _try_some(name: str, kind: str, wanted: list[int]) -> tuple[int, Counter[str], list[str], float]:
+def _try_some(name: str, kind: str, wanted: list[int], home: str) -> tuple[int, Counter[str], list[str], float]:
     """Try some cases in a folder of their own; also how many they were and the seconds that they took."""
     started = time.monotonic()
     golden = next(golden for golden in goldens() if golden.name == name)
-    with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
+    with tempfile.TemporaryDirectory(dir=home) as folder:
         counts, failures = try_cases(golden, kind, wanted, Path(folder))
     return len(wanted), counts, failures, time.monotonic() - started
 
@@ -101,41 +101,51 @@ def _jobs(options: argparse.Namespace) -> list[tuple[str, str, list[int]]]:
     return sorted(found, key=lambda job: len(job[2]))
 
 
-def _load(options: argparse.Namespace) -> Any:
-    key = [options.seed, options.runs]
-    if options.state.exists():
-        state = json.loads(options.state.read_text())
-        if state["key"] == key:
-            return state
-        print(f"{options.state} belongs to another seed or number of runs; starting anew", file=sys.stderr)
-    return {"key": key, "seconds": 0.0, "jobs": {}}
+@contextmanager
+def _workers(processes: int) -> Iterator[Executor]:
+    """Processes that try cases; they come to their end at once where this one is stopped."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
 
 
 def run(options: argparse.Namespace) -> int:
     """Try what isn't tried yet, keep the progress, print the table; the exit status."""
-    state = _load(options)
+    kept = Kept(options.state, {"seed": options.seed, "runs": options.runs}, GOLDEN, anyway=options.anyway)
+    state = kept.load() or {"seconds": 0.0, "jobs": {}}
     until = time.monotonic() + options.seconds
-    with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
+    tried = 0
+    with (
+        counting(lambda: f"{tried} cases", options.state),
+        tempfile.TemporaryDirectory(dir=memory_folder()) as home,
+        _workers(options.processes) as pool,
+    ):
         for name, kind, wanted in _jobs(options):
             empty = {"done": 0, "of": len(wanted), "counts": {}, "failures": []}
             job = state["jobs"].setdefault(f"{name}:{kind}", empty)
-            job["of"] = len(wanted)
             while job["done"] < len(wanted) and time.monotonic() < until:
                 starts = range(job["done"], len(wanted), _CHUNK)[: 4 * options.processes]
                 chunks = [wanted[start : start + _CHUNK] for start in starts]
-                for done, counts, failures, seconds in pool.map(_try_some, repeat(name), repeat(kind), chunks):
+                for found in pool.map(_try_some, repeat(name), repeat(kind), chunks, repeat(home)):
+                    done, counts, failures, seconds = found
                     job["counts"] = dict(Counter(job["counts"]) + counts)
                     job["failures"] = (job["failures"] + failures)[:_MOST_FAILURES]
                     job["counts"]["failures"] = job["counts"].get("failures", 0) + len(failures)
                     job["done"] += done
+                    tried += done
                     state["seconds"] += seconds
-                    write_json(options.state, state)
+                    kept.save(state)
                     shown = f"{name} {kind} {job['done']}/{len(wanted)}"
                     print(f"{shown}, {job['counts']['failures']} failures", flush=True)
-    return report(state, options)
+    return report(state, options, kept, tried)
 
 
-def report(state: Any, options: argparse.Namespace) -> int:
+def report(state: Any, options: argparse.Namespace, kept: Kept, tried: int) -> int:
     """Print the totals, write them as JSON where that is asked for; the exit status."""
     kinds: dict[str, Counter[str]] = {kind: Counter() for kind in options.kinds.split(",")}
     failures: list[str] = []
@@ -148,6 +158,10 @@ def report(state: Any, options: argparse.Namespace) -> int:
             of[kind] += job["of"]
             done[kind] += job["done"]
             failures += job["failures"]
+    if done.total() < of.total():
+        print(f"unfinished after {options.seconds:.0f} s")
+    elif not tried:
+        kept.say_finished()
     for kind, counts in kinds.items():
         print(f"{kind}: {done[kind]} of {of[kind]}, {dict(counts)}")
     for failure in failures:
@@ -158,7 +172,8 @@ def report(state: Any, options: argparse.Namespace) -> int:
             options.json,
             {
                 "command": f"python -m tools.damage.damage{drawn}",
-                "date": time.strftime("%Y-%m-%d", time.gmtime()),
+                "code": kept.code,
+                "date": kept.date,
                 "seconds": round(state["seconds"]),
                 "containers": [golden.name for golden in goldens() if options.only in (None, golden.name)],
                 "kinds": {
@@ -171,12 +186,10 @@ def report(state: Any, options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def run_case(text: str) -> int:
+def run_case(golden: Golden, kind: str, number: int) -> int:
     """Try one case and print all that is wrong; the exit status."""
-    name, kind, number = text.rsplit(":", 2)
-    golden = next(golden for golden in goldens() if golden.name == name)
-    with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
-        counts, failures = try_cases(golden, kind, [int(number)], Path(folder))
+    with counting(lambda: "no case", None), tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
+        counts, failures = try_cases(golden, kind, [number], Path(folder))
     print(dict(counts))
     for failure in failures:
         print(failure)
@@ -185,21 +198,30 @@ def run_case(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; its exit status."""
-    parser = argparse.ArgumentParser(description="Damage the golden containers in every way.")
+    parser = engine_parser("tools.damage.damage", __doc__)
     parser.add_argument("--seed", type=int, default=1, help="draws the cases where --runs is given")
-    parser.add_argument("--runs", type=int, help="cases of each kind and container; all unless given")
+    parser.add_argument("--runs", type=at_least(1), help="cases of each kind and container; all unless given")
     parser.add_argument("--only", help="one container, such as 1.0/tiny")
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of damage, with commas between")
     parser.add_argument("--case", help="one case: CONTAINER:KIND:NUMBER")
-    parser.add_argument("--state", type=Path, default=STATE, help="where progress is kept")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no more cases after so long")
-    parser.add_argument("--processes", type=int, default=1, help="how many processes try cases")
+    parser.add_argument("--processes", type=at_least(1), default=1, help="how many processes try cases")
     parser.add_argument("--json", type=Path, help="where the totals go")
     options = parser.parse_args(arguments)
-    if unknown := set(options.kinds.split(",")) - set(KINDS):
-        parser.error(f"no such kind: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
-    return run_case(options.case) if options.case else run(options)
+    known = {golden.name: golden for golden in goldens()}
+    if options.case is None:
+        chosen(parser, "kind", options.kinds.split(","), KINDS)
+        chosen(parser, "container", known if options.only is None else [options.only], known)
+        return run(options)
+    name, kind, number = ("::" + options.case).rsplit(":", 2)
+    name = name.lstrip(":")
+    chosen(parser, "container", [name], known)
+    chosen(parser, "kind", [kind], KINDS)
+    count = len(KINDS[kind].cases(Layout(known[name].files)))
+    if not number.isdecimal() or int(number) >= count:
+        parser.error(f"no such case: {number}; there are 0 to {count - 1}")
+    return run_case(known[name], kind, int(number))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -1,7 +1,7 @@
 """The same damage to the same table in cnrfmt and in its peers: found, answered with wrong values, or a dead process.
 
-    python -m tools.damage.peers --cases 2000 --seed 1          all formats; resumable; writes results/peers.{json,md}
-    python -m tools.damage.peers --formats LMDB --cases 100 --out /tmp/peers
+    python -m tools.damage.peers --cases 2000 --seed 1 --state FILE --out tools/damage/results      all formats
+    python -m tools.damage.peers --formats "LMDB;h5py" --cases 100                                  some of them
 
 For each format the table (256 rows of the embeddings that the package wordllama carries) is written once. Then in
 turn one bit is flipped (uniformly over the bits of all its files), a file is cut (the byte of the cut uniformly over
@@ -9,22 +9,21 @@ all files), or an aligned page of 4096 bytes that isn't zero already is zeroed; 
 process that the cases share until one ends it. Needs safetensors, lmdb, zarr, torch and wordllama besides the
 project's own dependencies.
 
+With `--state`, the same command goes on with the formats and kinds of damage that weren't finished. The results go to
+peers.json and peers.md in the folder of `--out`.
+
 Outcomes: *found* is an exception, *wrong* other values, *unharmed* the right ones, *crash* a signal that ended the
 process, *hang* more than 30 seconds.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import resource
 import select
 import shutil
 import signal
-import sys
 import tempfile
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -35,8 +34,8 @@ from typing import Any
 
 from tools.damage.damage import memory_folder
 from tools.damage.peer_formats import Format, Table, formats, trained_table
+from tools.progress import Kept, at_least, chosen, counting, engine_parser, run_program, write_json, write_text
 
-RESULTS = Path(__file__).resolve().parent / "results"
 ROWS, PAGE = 256, 4096
 PATIENCE = 30.0
 MEMORY = 8 << 30
@@ -141,9 +140,13 @@ def read_all(format_: Format, path: Path, table: Table, files: Files, kind: str,
     if pid == 0:
         child(format_, path, table, files, kind, work, writing)
     os.close(writing)
-    told = list(letters(pid, reading))
-    os.close(reading)
-    return told
+    try:
+        return list(letters(pid, reading))
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        os.close(reading)
 
 
 def try_format(format_: Format, path: Path, table: Table, kind: str, cases: int, seed: int) -> Counter[str]:
@@ -194,54 +197,49 @@ def markdown(result: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def save(out: Path, result: Any) -> None:
-    """Write both results."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name, text in (("peers.json", json.dumps(result, indent=1) + "\n"), ("peers.md", markdown(result))):
-        unfinished = out / f".{name}.tmp"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(out / name)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; its exit status: 1 where cnrfmt answered with wrong values, crashed or hung."""
-    parser = argparse.ArgumentParser(description="Compare what cnrfmt and its peers make of damage.")
-    parser.add_argument("--cases", type=int, default=2000, help="cases of each kind and format")
+    parser = engine_parser("tools.damage.peers", __doc__)
+    parser.add_argument("--cases", type=at_least(1), default=2000, help="cases of each kind and format")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--formats", help="names with semicolons between; all unless given")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of peers.json and peers.md")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where peers.json and peers.md are written")
     options = parser.parse_args(arguments)
     table = trained_table(ROWS)
     known = formats(table.shape)
     wanted = list(known) if options.formats is None else options.formats.split(";")
-    if unknown := set(wanted) - set(known):
-        parser.error(f"no such format: {', '.join(sorted(unknown))}; there are {'; '.join(known)}")
-    result: Any = {
+    chosen(parser, "format", wanted, known)
+    kept = Kept(options.state, {"cases": options.cases, "seed": options.seed}, anyway=options.anyway)
+    entries: dict[str, Any] = kept.load() or {}
+    tried = 0
+    with counting(lambda: f"{tried} cases", options.state):
+        for name in wanted:
+            format_, file = known[name]
+            entry = entries.setdefault(name, {"version": format_.version, "checks": format_.checks, "kinds": {}})
+            for kind in KINDS:
+                if kind in entry["kinds"]:
+                    continue
+                with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
+                    counts = try_format(format_, Path(folder) / file, table, kind, options.cases, options.seed)
+                    shutil.rmtree(Path(folder) / file, ignore_errors=True)
+                entry["kinds"][kind] = dict(counts)
+                tried += options.cases
+                kept.save(entries)
+                print(f"{name}, {kind}: {dict(counts)}", flush=True)
+    if not tried:
+        kept.say_finished()
+    result = {
         "command": f"python -m tools.damage.peers --cases {options.cases} --seed {options.seed}",
-        **{"date": time.strftime("%Y-%m-%d", time.gmtime()), "cases": options.cases, "seed": options.seed},
-        **{"rows": table.shape[0], "dim": table.shape[1], "formats": {}},
+        **{"code": kept.code, "date": kept.date, "cases": options.cases, "seed": options.seed},
+        **{"rows": table.shape[0], "dim": table.shape[1], "formats": {name: entries[name] for name in wanted}},
     }
-    if (options.out / "peers.json").exists():
-        before = json.loads((options.out / "peers.json").read_text("utf-8"))
-        # A finished format isn't tried again by the same command.
-        if before["command"] == result["command"]:
-            result = before
-    for name in wanted:
-        format_, file = known[name]
-        entry = result["formats"].setdefault(name, {"version": format_.version, "checks": format_.checks, "kinds": {}})
-        for kind in KINDS:
-            if kind in entry["kinds"]:
-                continue
-            with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
-                counts = try_format(format_, Path(folder) / file, table, kind, options.cases, options.seed)
-                shutil.rmtree(Path(folder) / file, ignore_errors=True)
-            entry["kinds"][kind] = dict(counts)
-            save(options.out, result)
-            print(f"{name}, {kind}: {dict(counts)}", flush=True)
     print(markdown(result))
-    ours = [c for n in wanted if n.startswith("cnrfmt") for c in result["formats"][n]["kinds"].values()]
+    if options.out is not None:
+        write_json(options.out / "peers.json", result)
+        write_text(options.out / "peers.md", markdown(result))
+    ours = [c for n in wanted if n.startswith("cnrfmt") for c in entries[n]["kinds"].values()]
     return 1 if any(c.get(bad, 0) for c in ours for bad in ("wrong", "crash", "hang")) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)
