@@ -47,6 +47,17 @@ from tests.storage.support import (
 # --- the directory -----------------------------------------------------------------------------------------------
 
 
+def test_a_missing_segment_that_a_damaged_manifest_may_need_is_damage(folder: Path) -> None:
+    entry = replace(check_whole(folder).chain[0], segment=os.urandom(16))
+    with open_container(folder) as container, pytest.raises(VersionExpiredError):
+        container.segment(entry)
+    manifest_file(folder, 0).write_bytes(b"rotten")
+    # Nobody can say any more that no retained version names it.
+    with open_container(folder) as container, pytest.raises(DamagedError) as caught:
+        container.segment(entry)
+    assert caught.value.rule == "file-missing"
+
+
 def test_a_head_that_is_removed_again_and_again(folder: Path) -> None:
     class Vanishing(QuickFs):
         tries = 0
