@@ -218,8 +218,14 @@ class Strip:
         """Decodes the rows of these ids, in any order and with repeats, into `out`."""
         from cnrfmt.kernels import rows as kernel
 
+        if not len(ids):
+            return
         wanted, targets = ids, np.arange(len(ids), dtype=np.int64)
+        low, high = int(ids.min()), int(ids.max())
         for layer in self.layers:
+            # Most layers of a long chain, or of a table in very many parts, have nothing to do with a few rows.
+            if high < layer.row_set.first or layer.row_set.last < low:
+                continue
             if not len(wanted):
                 return
             if layer.part is None:

@@ -1038,6 +1038,9 @@ class _Checker:
         if head := self.block(raw, "S", f"{place} header", "", 40, 4):
             seg.masks = self.features(head, f"{place} header")
             if seg.masks is None:
+                # The length of a file is no content: whatever its trailer says, it can't be that of both.
+                if len(raw) != entry["length"]:
+                    self.add("segment-length", place, f"{entry['length']}", len(raw))
                 return None
             self.zeros(head, 12, 16, f"{place} header", "block-zero")
             self.zeros(head, 104, 120, f"{place} header", "block-zero")
