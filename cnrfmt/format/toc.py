@@ -348,7 +348,6 @@ def _check_exception(parts: list[Part], count: int, overridden: set[int], place:
     if (
         isinstance(part.layout, RowwiseLayout)
         or not isinstance(main.layout, RowwiseLayout)
-        or part.layout.dtype != main.layout.dtype
         or (main.column, main.elements) != (part.column, part.elements)
         or number in overridden
     ):

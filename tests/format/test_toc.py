@@ -388,12 +388,17 @@ def test_parts(change: dict[str, Any], rule: str) -> None:
         ({"exceptions_of": limits.MAX_PARTS}, "section-reference"),
         ({"column": "g"}, "exception"),
         ({"elements": [1, 5]}, "exception"),
-        ({"encoding": {"name": "raw", "dtype": "int32"}}, "exception"),
-        ({"encoding": {"name": "raw", "dtype": "uint32"}}, "exception"),
     ],
 )
 def test_exceptions(change: dict[str, Any], rule: str) -> None:
     refused(rule, changed(lambda v: user(v)["parts"][1].update(change)))
+
+
+def test_the_data_type_of_exceptions_is_for_the_schema_to_judge() -> None:
+    def another(v: Any) -> None:
+        user(v)["parts"][1]["encoding"] = {"name": "raw", "dtype": "int32"}
+
+    assert parse(changed(another)).tables[0].parts[1].layout.dtype == "int32"
 
 
 def test_exceptions_are_raw_and_those_of_a_rowwise_part() -> None:
