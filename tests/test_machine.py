@@ -40,16 +40,14 @@ def test_any_sequence_with_losses_of_power() -> None:
     print(f"again: python -m tools.crash.machine --examples {examples} --steps 30 --seed {SEED}")
     outcomes = run_batch(SEED, examples, 30)
     print(dict(outcomes))
-    # Otherwise the run would say nothing of what it is for.
-    assert outcomes.keys() >= {
+    # Otherwise the run would say nothing of what it is for. What is rare isn't met in few examples.
+    rare = {"power lost, pending version lost", "power lost, pending version kept", "unknown, pending"}
+    assert outcomes.keys() >= (rare if THOROUGH else set()) | {
         "acknowledged",
         "refused",
         "killed, not begun",
         "killed, pending",
-        "unknown, pending",
         "power lost, nothing pending",
-        "power lost, pending version lost",
-        "power lost, pending version kept",
     }
 
 
