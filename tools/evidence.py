@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,42 @@ PAGE = ROOT / "docs" / "evidence.md"
 
 @dataclass(frozen=True)
 class Row:
-    """What one run of an engine tried: how much of what, how many failures it left, and how to run it again."""
+    """What an engine tried in all its runs: how much of what, how many failures they left, and how to run it again."""
 
     engine: str
     tried: str
     left: int
-    command: str
-    date: str
-    seconds: int
+    runs: Sequence[Any]
 
     def line(self) -> str:
         """The row of the table."""
-        hours = f"{self.seconds / 3600:.1f} h" if self.seconds >= 3600 else f"{self.seconds / 60:.0f} min"
-        return f"| {self.engine} | {self.tried} | {self.left} | {hours}, {self.date} | `{self.command}` |"
+        seconds = sum(run["seconds"] for run in self.runs)
+        hours = f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+        date = max(run["date"] for run in self.runs)
+        commands = ", ".join(f"`{command}`" for command in _commands(self.runs))
+        return f"| {self.engine} | {self.tried} | {self.left} | {hours}, {date} | {commands} |"
+
+
+def _commands(runs: Sequence[Any]) -> list[str]:
+    """The commands of the runs; those that differ in their seeds alone as one with all of these."""
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        before, option, after = run["command"].partition("--seed ")
+        seed, blank, rest = after.partition(" ")
+        seeds.setdefault((before + option, blank + rest), []).append(seed)
+    return [before + ", ".join(each) + rest for (before, rest), each in seeds.items()]
 
 
 def _count(number: int) -> str:
     return f"{number:,}"
+
+
+def _total(runs: Sequence[Any], what: str) -> str:
+    return _count(sum(run.get(what, 0) for run in runs))
+
+
+def _failures(runs: Sequence[Any]) -> int:
+    return sum(len(run["failures"]) for run in runs)
 
 
 def _model(found: Any) -> Iterator[Row]:
@@ -45,42 +64,36 @@ def _model(found: Any) -> Iterator[Row]:
         f"{_count(found['images'])} distinct images at {_count(found['points'])} crash points of "
         f"{_count(found['workloads'])} workloads; {_count(found['checks'])} checks run"
     )
-    yield Row("crash states, by model", tried, found["failed"], found["command"], found["date"], found["seconds"])
+    yield Row("crash states, by model", tried, found["failed"], [found])
 
 
 def _filesystems(found: Any) -> Iterator[Row]:
     for name in dict.fromkeys(one["filesystem"] for one in found):
         runs = [one for one in found if one["filesystem"] == name]
-
-        def total(what: str, runs: list[Any] = runs) -> str:
-            return _count(sum(one.get(what, 0) for one in runs))
-
         refused = sum(sum(one["refused by the file system"].values()) for one in runs)
         tried = (
-            f"{total('states')} distinct images: {total('prefixes')} prefixes, {total('reorderings')} reorderings, "
-            f"{total('torn')} torn ({_count(refused)} of these refused by the file system itself)"
+            f"{_total(runs, 'states')} distinct images: {_total(runs, 'prefixes')} prefixes, "
+            f"{_total(runs, 'reorderings')} reorderings, {_total(runs, 'torn')} torn "
+            f"({_count(refused)} of these refused by the file system itself)"
         )
-        seeds = ", ".join(str(one["seed"]) for one in runs)
-        command = f"{runs[0]['command'].rpartition(' ')[0]} {seeds}"
-        left = sum(len(one["failures"]) for one in runs)
-        yield Row(f"crash states, {name}", tried, left, command, runs[-1]["date"], max(one["seconds"] for one in runs))
+        yield Row(f"crash states, {name}", tried, _failures(runs), runs)
 
 
 def _kills(found: Any) -> Iterator[Row]:
     tried = f"{_count(found['counts']['kills'])} kills of {_count(found['containers'])} containers' writers"
-    yield Row("kills", tried, len(found["failures"]), found["command"], found["date"], found["seconds"])
+    yield Row("kills", tried, _failures([found]), [found])
 
 
 def _machine(found: Any) -> Iterator[Row]:
-    tried = f"{_count(found['examples'])} sequences, {_count(found['outcomes']['steps'])} steps"
-    yield Row("state machine", tried, len(found["failures"]), found["command"], found["date"], found["seconds"])
+    steps = _total([one["outcomes"] for one in found], "steps")
+    yield Row("state machine", f"{_total(found, 'examples')} sequences, {steps} steps", _failures(found), found)
 
 
 def _faults(engine: str) -> Callable[[Any], Iterator[Row]]:
     def rows(found: Any) -> Iterator[Row]:
         outcomes = ", ".join(f"{name} {_count(n)}" for name, n in sorted(found["outcomes"].items()))
         tried = f"{_count(found['trials'])} faults of {len(found['by_fault'])} kinds ({outcomes})"
-        yield Row(engine, tried, len(found["failures"]), found["command"], found["date"], round(found["seconds"]))
+        yield Row(engine, tried, _failures([found]), [found])
 
     return rows
 
@@ -89,13 +102,13 @@ def _damage(found: Any) -> Iterator[Row]:
     done, of = (sum(kind[what] for kind in found["kinds"].values()) for what in ("done", "cases"))
     share = _count(done) if done == of else f"{_count(done)} of {_count(of)}"
     tried = f"{share} changes of {len(found['kinds'])} kinds to {len(found['containers'])} golden containers"
-    yield Row("damage", tried, len(found["failures"]), found["command"], found["date"], found["seconds"])
+    yield Row("damage", tried, _failures([found]), [found])
 
 
 def _fuzz(found: Any) -> Iterator[Row]:
-    left = sum(target["failures_left"] for target in found["targets"].values())
-    tried = f"{_count(found['executions'])} executions of {len(found['targets'])} targets"
-    yield Row("fuzzing", tried, left, found["command"], found["date"], found["seconds"])
+    left = sum(target["failures_left"] for one in found for target in one["targets"].values())
+    targets = {name for one in found for name in one["targets"]}
+    yield Row("fuzzing", f"{_total(found, 'executions')} executions of {len(targets)} targets", left, found)
 
 
 RESULTS: tuple[tuple[str, Callable[[Any], Iterator[Row]]], ...] = (
@@ -112,7 +125,7 @@ RESULTS: tuple[tuple[str, Callable[[Any], Iterator[Row]]], ...] = (
 
 def engines() -> str:
     """The table of all engines."""
-    lines = ["| engine | tried | failures left | took | command |", "|---|---|---|---|---|"]
+    lines = ["| engine | tried | failures left | time of all runs | command |", "|---|---|---|---|---|"]
     for name, read in RESULTS:
         if (ROOT / name).exists():
             lines += [row.line() for row in read(json.loads((ROOT / name).read_text("utf-8")))]

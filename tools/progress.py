@@ -1,8 +1,9 @@
-"""What all long runs share: their options, progress that is kept in a file, the code that it is of, an orderly end."""
+"""What all long runs share: options, progress and results that are kept in files, their code, an orderly end."""
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +33,20 @@ def write_text(path: Path, text: str) -> None:
     os.replace(unfinished, path)
 
 
+def write_entry(path: Path, entry: dict[str, Any], key: Callable[[dict[str, Any]], Any] = itemgetter("seed")) -> None:
+    """Puts the result of a run in the place of the one with its key, or beside those of other runs, in order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Runs may write to one file at the same time; the lock goes with the handle.
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        entries = json.loads(path.read_text("utf-8")) if path.exists() else []
+        others = [other for other in entries if key(other) != key(entry)]
+        write_json(path, sorted([*others, entry], key=key))
+    finally:
+        os.close(folder)
+
+
 def code_digest(*data: Path) -> str:
     """A digest of what an engine tries: the library, `tools/cnrcheck.py`, and the files of the folders in `data`."""
     files = [ROOT / "tools" / "cnrcheck.py", *(ROOT / "cnrfmt").rglob("*.py")]
@@ -46,19 +62,26 @@ def code_digest(*data: Path) -> str:
 # The command line
 
 
-def engine_parser(module: str, about: str | None) -> argparse.ArgumentParser:
-    """A parser whose help is the engine's whole docstring, with the options that all engines have."""
+def engine_parser(module: str, about: str | None, *, any_code: bool = False) -> argparse.ArgumentParser:
+    """A parser whose help is the engine's whole docstring, with the options that all engines have.
+
+    With `any_code`, a run goes on with other code without being asked to.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m {module}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    other_code = " or to other code (cnrfmt/**/*.py, tools/cnrcheck.py, golden files where they are used)"
     parser.add_argument(
         "--state",
         type=Path,
         metavar="FILE",
-        help="where progress is kept: the same command goes on from there. A file that belongs to other arguments or "
-        "to other code (cnrfmt/**/*.py, tools/cnrcheck.py, golden files where they are used) is refused",
+        help="where progress is kept: the same command goes on from there. A file that belongs to other arguments"
+        f"{'' if any_code else other_code} is refused",
     )
-    parser.add_argument("--anyway", action="store_true", help="go on with a --state FILE that belongs to other code")
+    if not any_code:
+        parser.add_argument(
+            "--anyway", action="store_true", help="go on with a --state FILE that belongs to other code"
+        )
     return parser
 
 
@@ -89,8 +112,10 @@ class Kept:
 
     def __init__(self, file: Path | None, asked: dict[str, Any], *data: Path, anyway: bool = False) -> None:
         self.file, self._asked, self._anyway = file, asked, anyway
-        self.code = code_digest(*data)
-        """What is tried; where a run went on with other code, that of each part, with commas between."""
+        self.now = code_digest(*data)
+        """What is tried from now on."""
+        self.code = self.now
+        """What was tried; where a run went on with other code, that of each part, with commas between."""
         self.date = ""
         """When something was tried last."""
 
@@ -100,18 +125,17 @@ class Kept:
             return None
         progress: dict[str, Any] = json.loads(self.file.read_text("utf-8"))
         asked, code, date = (progress.pop(name, None) for name in ("asked", "code", "date"))
-        parts = str(code).split(", ")
-        if parts[-1] != self.code:
-            if code is None or not self._anyway:
-                _refuse(f"{self.file} belongs to other code: remove it to start anew, or --anyway to go on")
-            parts.append(self.code)
+        if code is None or (code.split(", ")[-1] != self.now and not self._anyway):
+            _refuse(f"{self.file} belongs to other code: remove it to start anew, or --anyway to go on")
         if asked != self._asked:
             _refuse(f"{self.file} belongs to other arguments, {asked}: remove it to start anew")
-        self.code, self.date = ", ".join(parts), str(date)
+        self.code, self.date = code, str(date)
         return progress
 
     def save(self, progress: dict[str, Any]) -> None:
-        """Keeps this, all or nothing."""
+        """Keeps this, all or nothing; the last of it was tried with the code that `now` says."""
+        if self.code.split(", ")[-1] != self.now:
+            self.code += f", {self.now}"
         self.date = time.strftime("%Y-%m-%d", time.gmtime())
         if self.file is not None:
             write_json(self.file, {"asked": self._asked, "code": self.code, "date": self.date, **progress})
@@ -153,6 +177,27 @@ def counting(done: Callable[[], str], file: Path | None) -> Iterator[None]:
         goes_on = "nothing is kept without --state" if file is None else "the same command with --state goes on"
         stop.add_note(f"stopped after {done()}; {goes_on}")
         raise
+
+
+_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Has requests to end wait until the context ends: between mounting and noting that, nobody would clear up."""
+    came: list[int] = []
+    handlers: dict[int, Callable[[int, Any], Any]] = {}
+    for number in _REQUESTS:
+        if callable(handler := signal.getsignal(number)):
+            handlers[number] = handler
+            signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for request, handler in handlers.items():
+            signal.signal(request, handler)
+        if came:
+            handlers[came[0]](came[0], None)
 
 
 def run_program(main: Callable[[], int]) -> NoReturn:

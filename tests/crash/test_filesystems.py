@@ -189,15 +189,15 @@ def test_the_kernel_forgets_one_image_before_it_sees_the_next() -> None:
             one.check_written(start.kind, start.model, None, seed)
 
 
-@NEEDS_EXT4
-def test_what_a_killed_run_left_is_cleared_by_the_next() -> None:
-    permitted("ext4")
-    script = """
-import sys
-from tools.crash._disk_mounts import loop_device, mount, workplace
+# Mounts a file system on a recorded disk, and goes on when its input ends.
+HOLDER = """
+import signal, sys
+from tools.crash._disk_mounts import loop_device, mount, unmount, workplace
 from tools.crash._disk_workload import FILESYSTEMS
 from tools.crash.disk import RecordedDisk
-with workplace() as place:
+from tools.progress import undisturbed
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with workplace() as place, undisturbed():
     FILESYSTEMS["ext4"].make(place / "image", 4096)
     (place / "mounted").mkdir()
     with RecordedDisk(place) as disk, loop_device(disk.path, direct=True) as device:
@@ -205,15 +205,41 @@ with workplace() as place:
         (place / "mounted" / "file").write_bytes(b"never synced")
         print(place, flush=True)
         sys.stdin.read()
+        unmount(place / "mounted")
+    assert any(b"never synced" in write.data for write in disk.log().writes)
 """
-    child = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdin is not None
+
+
+def start_holder() -> tuple[subprocess.Popen[str], Path]:
+    """One that holds mounts in a session of its own, and its workplace."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HOLDER]
+    child = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     assert child.stdout is not None
     folder = Path(child.stdout.readline().strip())
     assert folder.is_absolute()
     assert len(mounts_under(folder)) == 2
+    return child, folder
+
+
+@NEEDS_EXT4
+def test_a_disk_outlives_ctrl_c_until_it_is_unmounted() -> None:
+    permitted("ext4")
+    child, folder = start_holder()
+    # As a terminal does, to all that belong to its foreground.
+    os.killpg(child.pid, signal.SIGINT)
+    _, said = child.communicate("", timeout=60)
+    assert said.rstrip().endswith("KeyboardInterrupt"), said
+    assert "Error" not in said, said
+    assert not mounts_under(folder)
+    assert not loops_under(folder)
+    assert not folder.exists()
+
+
+@NEEDS_EXT4
+def test_what_a_killed_run_left_is_cleared_by_the_next() -> None:
+    permitted("ext4")
+    child, folder = start_holder()
     with workplace():
         # Its owner is alive.
         assert len(mounts_under(folder)) == 2

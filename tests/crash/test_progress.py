@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tools import progress
-from tools.progress import Kept, code_digest
+from tools.progress import Kept, code_digest, undisturbed, write_entry
 
 ROOT = Path(__file__).parents[2]
 ENGINES = (
@@ -67,14 +68,41 @@ def test_progress_belongs_to_its_code_and_arguments(
     assert refusal in capsys.readouterr().err
     on = Kept(file, {"seed": 1}, anyway=True)
     assert on.load() == {"done": 3}
-    # The result says that it is of both.
-    assert on.code == f"{first.code}, {code_digest()}"
+    # As long as nothing more was tried, the result is of the old code; then of both, which it says.
+    assert on.code == first.code
     on.save({"done": 4})
+    assert on.code == f"{first.code}, {code_digest()}"
     assert Kept(file, {"seed": 1}).load() == {"done": 4}
     # Progress that doesn't say what code it is of is never believed.
     file.write_text(json.dumps({"done": 5}))
     with pytest.raises(SystemExit, match="2"):
         Kept(file, {"seed": 1}, anyway=True).load()
+
+
+def test_results_lie_side_by_side_in_order(tmp_path: Path) -> None:
+    file = tmp_path / "results" / "all.json"
+    for seed, found in ((3, "a"), (1, "b"), (2, "c"), (3, "d")):
+        write_entry(file, {"seed": seed, "found": found})
+    assert [(entry["seed"], entry["found"]) for entry in json.loads(file.read_text())] == [(1, "b"), (2, "c"), (3, "d")]
+    write_entry(file, {"seed": 4, "found": "c"}, key=lambda entry: "dcb".index(entry["found"]))
+    assert [(entry["seed"], entry["found"]) for entry in json.loads(file.read_text())] == [(3, "d"), (4, "c"), (1, "b")]
+
+
+def write_entries(file: Path, first: int) -> None:
+    for seed in range(first, first + 20):
+        write_entry(file, {"seed": seed})
+
+
+def test_no_result_is_lost_where_runs_end_together(tmp_path: Path) -> None:
+    file = tmp_path / "all.json"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_entries, args=(file, first)) for first in (0, 20)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    assert [entry["seed"] for entry in json.loads(file.read_text())] == list(range(40))
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -86,6 +114,40 @@ def test_help_is_the_whole_docstring(name: str, capsys: pytest.CaptureFixture[st
     assert engine.__doc__.strip() in said
     assert "--anyway" in said
     assert "refused" in said
+
+
+def test_fuzzing_goes_on_with_mended_code(capsys: pytest.CaptureFixture[str]) -> None:
+    from tools.fuzz import run
+
+    with pytest.raises(SystemExit, match="0"):
+        run.main(["--help"])
+    said = capsys.readouterr().out
+    assert str(run.__doc__).strip() in said
+    assert "--anyway" not in said
+    assert "belongs to other arguments is refused" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("error", [None, OSError()])
+def test_requests_to_end_wait(error: OSError | None) -> None:
+    done = []
+
+    @undisturbed()
+    def work() -> None:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+            done.append("still here")
+        if error is not None:
+            raise error
+
+    # A shell that starts this in the background lets it ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert done == ["still here"] * 2
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tools.progress import undisturbed
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _MNT_DETACH = 2
@@ -180,6 +182,7 @@ def loops_under(folder: Path) -> list[Path]:
     return found
 
 
+@undisturbed()
 def _clear(folder: Path) -> None:
     # Each may be gone in between, or refuse because its disk is; whatever stays is seen by the next run.
     for target in mounts_under(folder):

@@ -100,7 +100,10 @@ class RecordedDisk:
         (self._folder / "fuse").mkdir(exist_ok=True)
         (self._folder / "log").write_bytes(b"")
         command = [sys.executable, "-m", "tools.crash.disk", str(self._folder)]
-        self._server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        # In a session of its own: Ctrl-C is for the one who unmounts, and who needs the disk to answer until then.
+        self._server = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
         assert self._server.stdout is not None
         # The server says a line when the kernel talks to it, or ends.
         if not self._server.stdout.readline():

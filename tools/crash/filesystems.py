@@ -21,9 +21,7 @@ of the kernel that the writes depend on; so a state that fails is kept, and is c
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import pickle
 import platform
 import sys
@@ -50,7 +48,7 @@ from tools.crash._disk_workload import (
     record,
     steps_from,
 )
-from tools.progress import Kept, at_least, counting, engine_parser, run_program, write_json
+from tools.progress import Kept, at_least, counting, engine_parser, run_program, undisturbed, write_entry
 
 # Reorderings of an epoch, for each write that is undecided in it.
 _REORDERINGS = 2
@@ -126,7 +124,8 @@ class Explorer:
         fs = self.fs
         if fs is None and random.random() < 0.5:
             fs = RestlessFs(random, self.place / "recorded")
-        recording = record(self.place, self.filesystem, start, steps, fs)
+        with undisturbed():
+            recording = record(self.place, self.filesystem, start, steps, fs)
         self._explore(recording, random, limit)
         self.tally.recordings += 1
 
@@ -167,7 +166,8 @@ class Explorer:
         kind = recording.start.kind
         self.tally.counts["checks"] += 1
         try:
-            survivor = self.bench.check(image, pages, kind, acknowledged, pending, seed)
+            with undisturbed():
+                survivor = self.bench.check(image, pages, kind, acknowledged, pending, seed)
         except RefusedError as error:
             self.tally.refused[f"{'torn' if state.torn else 'whole'}: {error}"] += 1
             if not state.torn:
@@ -299,20 +299,9 @@ def result(filesystem: FileSystem, tally: Tally, states: int, seed: int, kept: K
     }
 
 
-def write_result(path: Path, entry: dict[str, Any]) -> None:
-    """Puts the result of a run in the place of the one that is there, or beside those of other runs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Runs on several file systems, or with several seeds, may write to one file; the lock goes with the handle.
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        entries = json.loads(path.read_text()) if path.exists() else []
-        whose = ("filesystem", "seed")
-        entries = [other for other in entries if any(other[name] != entry[name] for name in whose)]
-        entries = sorted([*entries, entry], key=lambda e: (list(FILESYSTEMS).index(e["filesystem"]), e["seed"]))
-        write_json(path, entries)
-    finally:
-        os.close(folder)
+def entry_key(entry: dict[str, Any]) -> tuple[int, int]:
+    """Whose result it is, and where it stands among others: by file system, then by seed."""
+    return list(FILESYSTEMS).index(entry["filesystem"]), entry["seed"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -337,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def write(tally: Tally) -> None:
         if options.json is not None:
-            write_result(options.json, result(filesystem, tally, options.states, options.seed, kept))
+            write_entry(options.json, result(filesystem, tally, options.states, options.seed, kept), entry_key)
 
     tally = explore(filesystem, options.states, options.seed, keep=options.keep, kept=kept, after=write)
     print(json.dumps(result(filesystem, tally, options.states, options.seed, kept), indent=2))

@@ -28,7 +28,7 @@ from cnrfmt.storage.fs import Fs, byte_view
 from cnrfmt.testing import ContainerMachine
 from tools.crash._memory import Disk
 from tools.crash.recording import FOLDER, RecordingFs
-from tools.progress import Kept, at_least, counting, engine_parser, run_program, write_json
+from tools.progress import Kept, at_least, counting, engine_parser, run_program, write_entry
 
 BATCH = 200
 """Examples between two checkpoints of the run's progress."""
@@ -126,6 +126,7 @@ def _table(options: argparse.Namespace, progress: dict[str, Any], kept: Kept) ->
     return {
         "engine": "state machine with crashes",
         "command": _command(options),
+        "seed": options.seed,
         "code": kept.code,
         "date": kept.date,
         "seconds": round(progress["seconds"]),
@@ -142,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=at_least(1), default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch", type=at_least(0), help="run this batch alone, to see it fail again")
-    parser.add_argument("--json", type=Path, help="where the result is written")
+    parser.add_argument("--json", type=Path, help="a file for the result, one entry for each seed")
     options = parser.parse_args(arguments)
     asked = {"examples": options.examples, "steps": options.steps, "seed": options.seed}
     sizes = [min(BATCH, options.examples - start) for start in range(0, options.examples, BATCH)]
@@ -182,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
                 flush=True,
             )
     if options.json:
-        write_json(options.json, _table(options, progress, kept))
+        write_entry(options.json, _table(options, progress, kept))
     print(json.dumps(_table(options, progress, kept), indent=2))
     return 1 if progress["failures"] else 0
 

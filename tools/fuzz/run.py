@@ -5,26 +5,31 @@
     python -m tools.fuzz.run --target toc --replay FILE...
 
 Executions are shared out among the targets as `targets.py` says. Beside the state FILE, `FILE.d/corpus/` holds the
-corpus as it grows and `FILE.d/failures/` the inputs that failed.
+corpus as it grows and `FILE.d/failures/` the inputs that failed; without --state they lie in a temporary folder, which
+stays only if an input failed.
+
+What an input finds is mended on the way, and each chunk is a process of its own that takes the code as it is: so a run
+goes on with other code, which other engines refuse, and its result counts the changes of code.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from tools.fuzz.targets import CORPUS, TARGETS, corpus_of
-from tools.progress import ROOT, code_digest, run_program, write_json
+from tools.progress import ROOT, Kept, at_least, code_digest, counting, engine_parser, run_program, write_entry
 
 _FIRST_CHUNK = 100
 """Executions of a first chunk, for each thousandth that the target has of all."""
@@ -50,24 +55,18 @@ class Progress:
 
 
 class Campaign:
-    """The state of a run: what was done of it, and its files."""
+    """What was done of a run, and the folder of its corpus and its failures."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        self.path, self.seed = path, seed
-        self.folder = path.with_name(path.name + ".d")
-        self.progress = {name: Progress() for name in TARGETS}
-        self.codes: list[str] = []
-        """Digests of the code that was fuzzed, in order: what an input finds is mended on the way."""
-        if path.exists():
-            saved = json.loads(path.read_text("utf-8"))
-            self.seed = saved["seed"]
-            self.codes = saved.get("codes", [])
-            self.progress |= {name: Progress(**values) for name, values in saved["targets"].items()}
+    def __init__(self, seed: int, state: Path | None, folder: Path) -> None:
+        self.seed, self.folder = seed, folder
+        self.kept = Kept(state, {"seed": seed}, anyway=True)
+        saved = self.kept.load() or {}
+        self.progress = {name: Progress(**saved.get(name, {})) for name in TARGETS}
 
-    def save(self) -> None:
-        """Write the state in the place of the old one."""
-        targets = {name: asdict(progress) for name, progress in self.progress.items()}
-        write_json(self.path, {"seed": self.seed, "codes": self.codes, "targets": targets})
+    @property
+    def executions(self) -> int:
+        """Of all targets together."""
+        return sum(progress.executions for progress in self.progress.values())
 
     def chunk(self, name: str, runs: int) -> None:
         """Run a target for some executions more."""
@@ -80,8 +79,7 @@ class Campaign:
         command = [sys.executable, "-W", "ignore", "-m", "tools.fuzz.engine", name, f"-runs={runs}", f"-seed={number}"]
         command += ["-print_final_stats=1", "-reload=0", f"-artifact_prefix={failures}/", str(corpus)]
         command += [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
-        if (code := code_digest()) not in self.codes[-1:]:
-            self.codes.append(code)
+        self.kept.now = code_digest()
         started = time.monotonic()
         ended = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, errors="replace", env=_environment(), check=False
@@ -103,7 +101,22 @@ class Campaign:
         for path in new:
             print(f"FAILURE of {name}: {path}\n  python -m tools.fuzz.run --target {name} --replay {path}", flush=True)
             print("  " + "\n  ".join(ended.stdout.strip().splitlines()[-12:]), flush=True)
-        self.save()
+        self.kept.save({name: asdict(progress) for name, progress in self.progress.items()})
+
+
+@contextmanager
+def _folder(state: Path | None) -> Iterator[Path]:
+    """Where corpus and failures are: beside the state, or for this run alone."""
+    if state is not None:
+        # The fuzzer is run in another folder than this.
+        yield state.absolute().with_name(state.name + ".d")
+        return
+    folder = Path(tempfile.mkdtemp(prefix="cnrfmt-fuzz-"))
+    try:
+        yield folder
+    finally:
+        if not any(path.is_file() for path in folder.glob("failures/*/*")):
+            shutil.rmtree(folder)
 
 
 def _environment() -> dict[str, str]:
@@ -135,7 +148,7 @@ def _still_fails(name: str, path: str) -> bool:
     return ended.returncode != 0
 
 
-def results(campaign: Campaign, command: str) -> dict[str, Any]:
+def results(campaign: Campaign, engine: str, command: str) -> dict[str, Any]:
     """The table that is committed."""
     table = {}
     for name, progress in campaign.progress.items():
@@ -152,20 +165,21 @@ def results(campaign: Campaign, command: str) -> dict[str, Any]:
                 "failures_left": sum(_still_fails(name, path) for path in progress.failures),
             }
     return {
-        "engine": f"atheris {version('atheris')} (libFuzzer), kernels interpreted",
+        "engine": engine,
         "command": command,
         "seed": campaign.seed,
-        "code": ", ".join(campaign.codes[-1:]),
-        "changes_of_code": max(0, len(campaign.codes) - 1),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "code": campaign.kept.code.split(", ")[-1],
+        "changes_of_code": campaign.kept.code.count(", "),
+        "date": campaign.kept.date,
         "executions": sum(row["executions"] for row in table.values()),
         "seconds": sum(row["seconds"] for row in table.values()),
         "targets": table,
     }
 
 
-def run(campaign: Campaign, names: list[str], executions: int) -> None:
-    """Go on until every target has had its share; the one that is furthest behind comes next."""
+def run(campaign: Campaign, names: list[str], executions: int) -> int:
+    """Go on until every target has had its share, the one that is furthest behind first; gives the number of chunks."""
+    chunks = 0
     shares = {name: TARGETS[name].share for name in names}
     quota = {name: -(-executions * share // sum(shares.values())) for name, share in shares.items()}
     while True:
@@ -175,12 +189,13 @@ def run(campaign: Campaign, names: list[str], executions: int) -> None:
             if (p := campaign.progress[name]).executions < quota[name] and len(p.failures) < _MOST_FAILURES
         }
         if not left:
-            return
+            return chunks
         name = max(left, key=lambda n: left[n] / quota[n])
         progress = campaign.progress[name]
         rate = progress.executions / progress.seconds if progress.seconds else 0
         wanted = int(rate * _CHUNK_SECONDS) or shares[name] * _FIRST_CHUNK
         campaign.chunk(name, min(left[name], max(wanted, _LEAST_CHUNK)))
+        chunks += 1
         done = sum(campaign.progress[n].executions for n in names)
         print(
             f"{time.strftime('%H:%M:%S')} {done:>9} of {executions}: {name} {progress.executions}, "
@@ -192,26 +207,34 @@ def run(campaign: Campaign, names: list[str], executions: int) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; its exit status is 1 where an input fails."""
-    parser = argparse.ArgumentParser(description="Fuzz the parsers of cnrfmt.")
+    parser = engine_parser("tools.fuzz.run", __doc__, any_code=True)
     parser.add_argument("--target", choices=TARGETS, help="one target (else all)")
-    parser.add_argument("--executions", type=int, default=100_000, help="of all targets together")
+    parser.add_argument("--executions", type=at_least(1), default=100_000, help="of all targets together")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--state", type=Path, default=Path("fuzz.state.json"), help="where progress is kept")
-    parser.add_argument("--json", type=Path, help="where the table of results is written")
+    parser.add_argument("--json", type=Path, help="a file for the result, one entry for each seed")
     parser.add_argument("--replay", nargs="+", metavar="FILE", help="run these inputs and nothing else")
     options = parser.parse_args(arguments)
     if options.replay:
         if options.target is None:
             parser.error("--replay needs --target")
         return replay(options.target, options.replay)
-    campaign = Campaign(options.state, options.seed)
-    print(f"seed {campaign.seed}", flush=True)
-    run(campaign, [options.target] if options.target else list(TARGETS), options.executions)
+    try:
+        engine = f"atheris {version('atheris')} (libFuzzer), kernels interpreted"
+    except PackageNotFoundError:
+        parser.error("atheris isn't installed: pip install '.[fuzz]'")
     which = f"--target {options.target} " if options.target else ""
-    command = f"python -m tools.fuzz.run {which}--executions {options.executions} --seed {campaign.seed} --state FILE"
-    table = results(campaign, command)
+    command = f"python -m tools.fuzz.run {which}--executions {options.executions} --seed {options.seed}"
+    print(command, flush=True)
+    with _folder(options.state) as folder:
+        campaign = Campaign(options.seed, options.state, folder)
+        before = campaign.executions
+        with counting(lambda: f"{campaign.executions - before} executions", options.state):
+            chunks = run(campaign, [options.target] if options.target else list(TARGETS), options.executions)
+        if not chunks:
+            campaign.kept.say_finished()
+        table = results(campaign, engine, command)
     if options.json:
-        write_json(options.json, table)
+        write_entry(options.json, table)
     return 1 if any(row["failures_left"] for row in table["targets"].values()) else 0
 
 
