@@ -1,6 +1,7 @@
 """cnrfmt: differential, quantised checkpoints of embedding tables in one documented file format."""
 
 from cnrfmt._version import __version__
+from cnrfmt.comparing import Comparison, diff
 from cnrfmt.encodings.quantize import Quantize
 from cnrfmt.errors import (
     ChainTooLongError,
@@ -19,9 +20,11 @@ from cnrfmt.errors import (
     VersionNotFoundError,
 )
 from cnrfmt.reader import Checkpoint, Refreshed, load, open
+from cnrfmt.requantizing import requantize
 from cnrfmt.salvaging import Loss, Salvage, salvage
 from cnrfmt.table import Changes, Table
 from cnrfmt.tabledata import Deleted, Dropped, Rows, TableData
+from cnrfmt.trial import Trial, try_quantization
 from cnrfmt.verification import Finding, Report, verify
 from cnrfmt.writer import append, save
 
@@ -32,6 +35,7 @@ __all__ = [
     "CnrError",
     "CommitError",
     "CommitUnknownError",
+    "Comparison",
     "ConflictError",
     "DamagedError",
     "Deleted",
@@ -49,15 +53,19 @@ __all__ = [
     "Table",
     "TableData",
     "TooLargeError",
+    "Trial",
     "UnsupportedError",
     "UsageError",
     "VersionExpiredError",
     "VersionNotFoundError",
     "__version__",
     "append",
+    "diff",
     "load",
     "open",
+    "requantize",
     "salvage",
     "save",
+    "try_quantization",
     "verify",
 ]

@@ -11,20 +11,20 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Ids
-from cnrfmt.encodings.quantize import Quantize, check_patterns, layout_for, names_table
+from cnrfmt.encodings import Recipe
+from cnrfmt.encodings.quantize import Choices, check_patterns, speaks_of
+from cnrfmt.encodings.recipes import goes_on, recipe_for
 from cnrfmt.errors import MissingKeyError, UsageError
 from cnrfmt.format import limits
 from cnrfmt.format.digests import new_id
-from cnrfmt.format.encoding import Layout
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.format.strict_json import check_name
 from cnrfmt.inputs import Source2D, as_ids, as_source
 from cnrfmt.segment_writer import ColumnWrite, RowIds, TableWrite
 from cnrfmt.tabledata import Deleted, Dropped, Rows, TableData
 
-Quantization = Quantize | Mapping[str, Quantize | None] | None
-LayoutOf = Callable[[TableSchema, ColumnSchema], Layout]
-"""How a column of a table is to be stored."""
+RecipeOf = Callable[[TableSchema, ColumnSchema, Source2D], Recipe]
+"""How a column of a table is to be stored, whose rows come from a source."""
 
 
 @dataclass(frozen=True)
@@ -35,32 +35,43 @@ class Plan:
     writes: tuple[TableWrite, ...]
 
 
-def layout_chooser(quantize: Quantization, otherwise: LayoutOf | None = None) -> LayoutOf:
-    """The layout that `quantize` asks for; for columns that it leaves open, what `otherwise` says."""
+def recipe_chooser(
+    quantize: Choices, known: Callable[[TableSchema, ColumnSchema], Recipe] | None = None
+) -> RecipeOf:
+    """The recipe that `quantize` asks for; for columns that it leaves open, the known one."""
 
-    def choose(table: TableSchema, column: ColumnSchema) -> Layout:
-        if otherwise is not None and not names_table(quantize, table.name):
-            return otherwise(table, column)
-        return layout_for(table.name, column.name, column.dtype, quantize)
+    def choose(table: TableSchema, column: ColumnSchema, source: Source2D) -> Recipe:
+        if known is not None and not speaks_of(quantize, table.name, column):
+            return goes_on(known(table, column), source)
+        return recipe_for(table.name, column, source, quantize)
 
     return choose
 
 
-def plan_baseline(tables: Mapping[str, Any], quantize: Quantization) -> Plan:
+def plan_baseline(tables: Mapping[str, Any], quantize: Choices) -> Plan:
     """A version that holds these tables and no others."""
-    check_patterns(quantize, tables)
-    layout_of = layout_chooser(quantize)
-    planned = [_new_table(name, value, layout_of) for name, value in _items(tables)]
+    items = _items(tables)
+    check_patterns(quantize, {name: _columns_of(value) for name, value in items})
+    recipe_of = recipe_chooser(quantize)
+    planned = [_new_table(name, value, recipe_of) for name, value in items]
     return Plan(tuple(p.schema for p in planned), tuple(planned))
 
 
 def plan_delta(
-    tables: Mapping[str, Any], schema: tuple[TableSchema, ...], layout_of: LayoutOf
+    tables: Mapping[str, Any],
+    schema: tuple[TableSchema, ...],
+    quantize: Choices,
+    known_recipe: Callable[[TableSchema, ColumnSchema], Recipe],
 ) -> Plan:
     """A version that differs from one with this schema by what `tables` says."""
     live = {t.name: t for t in schema}
+    items = _items(tables)
+    columns = {t.name: tuple(c.name for c in t.columns) for t in schema}
+    columns |= {name: (*columns.get(name, ()), *_columns_of(value)) for name, value in items}
+    check_patterns(quantize, columns)
+    recipe_of = recipe_chooser(quantize, known_recipe)
     writes: list[TableWrite] = []
-    for name, value in _items(tables):
+    for name, value in items:
         known = live.get(name)
         if isinstance(value, Dropped):
             if live.pop(name, None) is None:
@@ -68,13 +79,20 @@ def plan_delta(
             continue
         changes = value if isinstance(value, tuple | list) and _are_changes(value) else (value,)
         if isinstance(changes[0], Rows | Deleted):
-            write = _delta_table(name, known, changes, layout_of)
+            write = _delta_table(name, known, changes, recipe_of)
         else:
-            write = _new_table(name, value, layout_of)
+            write = _new_table(name, value, recipe_of)
         live[name] = write.schema
         if known != write.schema or write.rows is not None or write.deleted is not None:
             writes.append(write)
     return Plan(tuple(live.values()), tuple(writes))
+
+
+def _columns_of(value: Any) -> tuple[str, ...]:
+    """The names of the columns of what a caller hands over for a table."""
+    parts = value if isinstance(value, tuple | list) and _are_changes(value) else (value,)
+    named = [part.columns or {} for part in parts if isinstance(part, TableData | Rows)]
+    return (WEIGHT, *(name for columns in named for name in columns))
 
 
 def _are_changes(values: Any) -> bool:
@@ -89,7 +107,7 @@ def _items(tables: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(check_name(name, "table name"), value) for name, value in tables.items()]
 
 
-def _new_table(name: str, value: Any, layout_of: LayoutOf) -> TableWrite:
+def _new_table(name: str, value: Any, recipe_of: RecipeOf) -> TableWrite:
     if isinstance(value, Rows | Deleted | Dropped):
         raise UsageError(
             f"table {name!r}: {type(value).__name__} changes a table that is there; "
@@ -119,12 +137,12 @@ def _new_table(name: str, value: Any, layout_of: LayoutOf) -> TableWrite:
     return TableWrite(
         schema,
         row_ids if rows else None,
-        _writes(schema, {WEIGHT: weight, **sources}, layout_of) if rows else (),
+        _writes(schema, {WEIGHT: weight, **sources}, recipe_of) if rows else (),
     )
 
 
 def _delta_table(
-    name: str, schema: TableSchema | None, changes: Any, layout_of: LayoutOf
+    name: str, schema: TableSchema | None, changes: Any, recipe_of: RecipeOf
 ) -> TableWrite:
     if schema is None:
         raise MissingKeyError(
@@ -135,7 +153,7 @@ def _delta_table(
         raise UsageError(f"table {name!r}: at most one Rows and one Deleted per version")
     rows = next((c for c in changes if isinstance(c, Rows)), None)
     deleted = next((c for c in changes if isinstance(c, Deleted)), None)
-    write = TableWrite(schema) if rows is None else _delta_rows(schema, rows, layout_of)
+    write = TableWrite(schema) if rows is None else _delta_rows(schema, rows, recipe_of)
     if deleted is None:
         return write
     if not schema.keyed:
@@ -157,7 +175,7 @@ def _delta_table(
     return replace(write, deleted=gone)
 
 
-def _delta_rows(schema: TableSchema, rows: Rows, layout_of: LayoutOf) -> TableWrite:
+def _delta_rows(schema: TableSchema, rows: Rows, recipe_of: RecipeOf) -> TableWrite:
     name = schema.name
     what = f"table {name!r}: row ids"
     ids = as_ids(rows.ids, what)
@@ -198,7 +216,7 @@ def _delta_rows(schema: TableSchema, rows: Rows, layout_of: LayoutOf) -> TableWr
                 f"{what} must be 0 to {schema.rows - 1}, found {low if low < 0 else high}; "
                 "Rows(..., rows=n) lets the table grow"
             )
-    return TableWrite(schema, row_ids, _writes(schema, sources, layout_of))
+    return TableWrite(schema, row_ids, _writes(schema, sources, recipe_of))
 
 
 def _shown(column: ColumnSchema, dim: int) -> str:
@@ -206,10 +224,10 @@ def _shown(column: ColumnSchema, dim: int) -> str:
 
 
 def _writes(
-    schema: TableSchema, sources: Mapping[str, Source2D], layout_of: LayoutOf
+    schema: TableSchema, sources: Mapping[str, Source2D], recipe_of: RecipeOf
 ) -> tuple[ColumnWrite, ...]:
     return tuple(
-        ColumnWrite(c, sources[c.name], layout_of(schema, c))
+        ColumnWrite(c, sources[c.name], recipe_of(schema, c, sources[c.name]))
         for c in schema.columns
         if c.name in sources
     )

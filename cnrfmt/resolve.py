@@ -57,20 +57,31 @@ class Layer:
     @cached_property
     def ids(self) -> Ids:
         """The row ids, below the limit."""
-        ids = self.segment.ids(self.row_set)
+        ids = self.segment.indexes.ids(self.row_set)
         return ids[: int(np.searchsorted(ids, self.limit))] if self.row_set.last >= self.limit else ids
 
     def load_ids(self) -> None:
         """Decodes the row index, if there is one, for everybody who asks later."""
         if self.part is None:
-            self.segment.holds(self.row_set, np.empty(0, np.int64))
+            self.segment.indexes.holds(self.row_set, np.empty(0, np.int64))
         elif not self.is_range:
             _ = self.ids
 
     @property
     def cost(self) -> int:
         """Bytes of memory that `load_ids` takes."""
-        return self.segment.cost(self.row_set, whole=self.part is not None)
+        return self.segment.indexes.cost(self.row_set, whole=self.part is not None)
+
+    @property
+    def codebooks_cost(self) -> int:
+        """Bytes of memory that `load_codebooks` takes: their section, and each number as a float32."""
+        if self.part is None or "_codebooks" in self.__dict__:
+            return 0
+        return 3 * self.part.layout.codebook_bytes(self.row_set.count)
+
+    def load_codebooks(self) -> None:
+        """Decodes the codebooks that the rows share, for everybody who asks later."""
+        _ = self._codebooks
 
     @property
     def stop(self) -> int:
@@ -79,63 +90,74 @@ class Layer:
 
     def decode_range(self, position: int, out: Array, elements: Elements) -> None:
         """Decodes `len(out)` consecutive rows from a position in the row set."""
-        assert self.part is not None
-        whole = out if self.part.elements == elements else self._whole_rows(len(out), out.dtype)
+        part = self._part
+        whole = out if part.elements == elements else self._whole_rows(len(out), out.dtype)
         offset, length = self._span(position, len(out))
-        if length >= _STREAM and isinstance(self.part.layout, RawLayout):
+        if length >= _STREAM and isinstance(part.layout, RawLayout):
             self.segment.read_into(offset, whole.reshape(-1).view(np.uint8))
         else:
             fetch = self.segment.fetch_range if length < _STREAM else self.segment.read_scratch
             data, start = fetch(offset, length)
-            coder(self.part.layout).decode_range(data, offset - start, whole)
+            coder(part.layout).decode_range(data, offset - start, whole, position, self._codebooks)
         if whole is not out:
             out[:] = self._cut(whole, elements)
 
     def decode_rows(self, positions: Ids, out: Array, targets: Ids, elements: Elements) -> None:
         """Decodes the rows at these positions of the row set into the rows `targets` of `out`."""
-        assert self.part is not None
-        row_bytes = self.part.row_bytes
-        offsets = self.segment.toc.sections[self.part.section][0] + positions * row_bytes
+        part = self._part
+        offsets = self.segment.toc.sections[part.section][0] + part.layout.offsets(positions, part.width)
         # A batch touches a bounded number of pieces, however short the rows are.
         for start in range(0, len(offsets), _BATCH):
             batch = slice(start, start + _BATCH)
-            data, found = self.segment.fetch_rows(offsets[batch], row_bytes)
-            self._decode(data, found, out, targets[batch], elements)
+            data, found = self.segment.fetch_rows(offsets[batch], part.row_bytes)
+            self._decode(data, found, out, targets[batch], positions[batch], elements)
 
     def decode_near(self, positions: Ids, out: Array, targets: Ids, elements: Elements) -> None:
         """The same for ascending positions that lie close together: all between them is read in one go."""
-        assert self.part is not None
+        part = self._part
         first, last = int(positions[0]), int(positions[-1])
         offset, length = self._span(first, last - first + 1)
         if length < _STREAM or len(positions) * _SPARSE < last - first:
             self.decode_rows(positions, out, targets, elements)
         else:
             data, start = self.segment.read_scratch(offset, length)
-            offsets = (positions - first) * self.part.row_bytes + (offset - start)
-            self._decode(data, offsets, out, targets, elements)
+            section = self.segment.toc.sections[part.section][0]
+            offsets = part.layout.offsets(positions, part.width) + (section - start)
+            self._decode(data, offsets, out, targets, positions, elements)
+
+    @property
+    def _part(self) -> Part:
+        assert self.part is not None
+        return self.part
+
+    @cached_property
+    def _codebooks(self) -> Array | None:
+        """What the rows share, decoded and kept."""
+        if self._part.codebooks is None:
+            return None
+        return coder(self._part.layout).codebooks(self.segment.section(self._part.codebooks))
 
     def _span(self, position: int, count: int) -> tuple[int, int]:
-        assert self.part is not None
-        row_bytes = self.part.row_bytes
-        return self.segment.toc.sections[self.part.section][0] + position * row_bytes, count * row_bytes
+        start, length = self._part.layout.span(position, count, self._part.width)
+        return self.segment.toc.sections[self._part.section][0] + start, length
 
-    def _decode(self, data: Bytes, offsets: Ids, out: Array, targets: Ids, elements: Elements) -> None:
-        assert self.part is not None
-        code = coder(self.part.layout)
-        if self.part.elements == elements:
-            code.decode_rows(data, offsets, out, targets)
+    def _decode(
+        self, data: Bytes, offsets: Ids, out: Array, targets: Ids, positions: Ids, elements: Elements
+    ) -> None:
+        code = coder(self._part.layout)
+        if self._part.elements == elements:
+            code.decode_rows(data, offsets, out, targets, positions, self._codebooks)
             return
         whole = self._whole_rows(len(offsets), out.dtype)
-        code.decode_rows(data, offsets, whole, np.arange(len(offsets), dtype=np.int64))
+        slots = np.arange(len(offsets), dtype=np.int64)
+        code.decode_rows(data, offsets, whole, slots, positions, self._codebooks)
         out[targets] = self._cut(whole, elements)
 
     def _whole_rows(self, count: int, dtype: np.dtype[Any]) -> Array:
-        assert self.part is not None
-        return np.empty((count, self.part.elements[1] - self.part.elements[0]), dtype)
+        return np.empty((count, self._part.width), dtype)
 
     def _cut(self, whole: Array, elements: Elements) -> Array:
-        assert self.part is not None
-        first = self.part.elements[0]
+        first = self._part.elements[0]
         return whole[:, elements[0] - first : elements[1] - first]
 
 
@@ -230,7 +252,7 @@ class Strip:
                 return
             if layer.part is None:
                 # Tombstones have no positions that anybody would ask for.
-                positions, found = wanted, layer.segment.holds(layer.row_set, wanted)
+                positions, found = wanted, layer.segment.indexes.holds(layer.row_set, wanted)
             elif layer.is_range:
                 positions = wanted - layer.row_set.first
                 found = (positions >= 0) & (wanted < layer.stop)
@@ -301,8 +323,8 @@ def live_keys(steps: Steps) -> Ids:
     for step in steps:
         for segment, entry in step:
             if entry.deleted is not None:
-                keys = keys[~segment.holds(entry.row_sets[entry.deleted], keys)]
-        found = [segment.ids(row_set) for segment, entry in step for row_set in written(entry)]
+                keys = keys[~segment.indexes.holds(entry.row_sets[entry.deleted], keys)]
+        found = [segment.indexes.ids(row_set) for segment, entry in step for row_set in written(entry)]
         if len(found) == 1 and not len(keys):
             keys = found[0]
         elif found:
@@ -316,8 +338,8 @@ def keys_cost(steps: Steps) -> int:
     for step in steps:
         for segment, entry in step:
             if entry.deleted is not None:
-                cost += segment.cost(entry.row_sets[entry.deleted], whole=False)
-            cost += sum(segment.cost(row_set) + 24 * row_set.count for row_set in written(entry))
+                cost += segment.indexes.cost(entry.row_sets[entry.deleted], whole=False)
+            cost += sum(segment.indexes.cost(row_set) + 24 * row_set.count for row_set in written(entry))
     return cost
 
 
@@ -330,11 +352,11 @@ def written(entry: TableEntry) -> list[RowSet]:
 def touched(steps: Steps, budget: Budget, what: str) -> Ids:
     """The row ids that these steps write, sorted and distinct."""
     sets = [(segment, row_set) for step in steps for segment, entry in step for row_set in written(entry)]
-    budget.take(sum(segment.cost(row_set) + 24 * row_set.count for segment, row_set in sets), what)
+    budget.take(sum(segment.indexes.cost(row_set) + 24 * row_set.count for segment, row_set in sets), what)
     parts = [np.empty(0, np.int64)]
     for segment, row_set in sets:
         if row_set.section is None:
             parts.append(np.arange(row_set.first, row_set.last + 1, dtype=np.int64))
         else:
-            parts.append(segment.ids(row_set))
+            parts.append(segment.indexes.ids(row_set))
     return parts[1] if len(parts) == 2 else np.unique(np.concatenate(parts))

@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from cnrfmt.arrays import Bytes, Ids, Words
-from cnrfmt.encodings import row_ids
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits
 from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.segment import Trailer, check_node_count, check_toc_digest
-from cnrfmt.format.toc import RowSet, Toc, parse_toc
+from cnrfmt.format.toc import Toc, parse_toc
 from cnrfmt.memory import Budget
+from cnrfmt.row_indexes import RowIndexes
 
 Backend = Literal["mmap", "pread"]
 Verify = Literal["none", "touched", "all"]
@@ -28,6 +27,8 @@ _READ_STEP = 1 << 20
 """Bytes that are read and verified at a time, so that they are verified and decoded in the cache."""
 _FEW_PIECES = 8
 """Up to so many pieces are faulted into a mapping; more are quicker read."""
+_MOST_NAMED = 64
+"""Sections that an error names: as many as a piece of 4 KiB can hold."""
 _LOCAL = threading.local()
 _DIGESTS_PER_NODE = limits.NODE // 8
 
@@ -108,8 +109,7 @@ class SegmentReader:
         self._node_verified = bytearray(len(self.toc.nodes))
         self._all_verified = not verify
         self._digests: Words | None = None
-        self._ids: dict[RowSet, Ids] = {}
-        self._runs: dict[RowSet, row_ids.Runs] = {}
+        self.indexes = RowIndexes(self)
         self._lock = threading.Lock()
 
     @property
@@ -314,7 +314,7 @@ class SegmentReader:
             offset, length = self.toc.sections[section]
             if offset < stop and start < offset + length:
                 names.append(owner)
-        shown = names[:4] + ([f"{len(names) - 4} more"] if len(names) > 4 else [])
+        shown = names[:_MOST_NAMED] + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])
         return ", ".join(shown) or "padding"
 
     def table_name(self, table_id: bytes) -> str:
@@ -332,6 +332,8 @@ class SegmentReader:
             for part in table.parts:
                 kind = "exceptions" if part.exceptions_of is not None else "part"
                 owners[part.section] = f"{kind} of column {part.column!r} of {name}"
+                if part.codebooks is not None:
+                    owners[part.codebooks] = f"codebooks of column {part.column!r} of {name}"
         for entry in self.toc.dense or ():
             if entry.section is not None:
                 owners[entry.section] = f"dense entry {entry.name!r}"
@@ -400,55 +402,3 @@ class SegmentReader:
         offset, length = self.toc.sections[number]
         data, start = self.fetch_range(offset, length)
         return data[offset - start : offset - start + length]
-
-    def ids(self, row_set: RowSet) -> Ids:
-        """The row ids of a row set with a row index: private memory, checked, kept for the next call."""
-        found = self._ids.get(row_set)
-        if found is None:
-            found = row_ids.decode(
-                row_set.code,
-                self._index(row_set),
-                row_set.count,
-                row_set.first,
-                row_set.last,
-                self._index_place(row_set),
-                # Rows of a part take at least a byte each, and tombstones have a limit of their own.
-                max_ids=max(self.trailer.data_end, limits.MAX_TOMBSTONES),
-            )
-            self._ids[row_set] = found
-        return found
-
-    def holds(self, row_set: RowSet, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which of these ids are in a row set with a row index; the runs of a few bytes are never written out."""
-        if row_set.code != "runs":
-            from cnrfmt.kernels import rows as kernel
-
-            positions = np.empty(len(ids), np.int64)
-            kernel.find(self.ids(row_set), ids, positions)
-            return positions >= 0
-        runs = self._runs.get(row_set)
-        if runs is None:
-            place = self._index_place(row_set)
-            runs = row_ids.decode_as_runs(
-                self._index(row_set), row_set.count, row_set.first, row_set.last, place
-            )
-            self._runs[row_set] = runs
-        return runs.holds(ids)
-
-    def cost(self, row_set: RowSet, *, whole: bool = True) -> int:
-        """Bytes of memory that `ids` takes when it is next called, or `holds` where `whole` is False."""
-        if row_set.section is None or row_set in self._ids or row_set in self._runs:
-            return 0
-        length = self.toc.sections[row_set.section][1]
-        return length + 8 * row_set.count if whole or row_set.code != "runs" else 5 * length
-
-    def forget(self) -> None:
-        """Lets go of the row ids that are kept."""
-        self._ids, self._runs = {}, {}
-
-    def _index(self, row_set: RowSet) -> Bytes:
-        assert row_set.section is not None
-        return self.section(row_set.section)
-
-    def _index_place(self, row_set: RowSet) -> str:
-        return f"{self.place}, section {row_set.section} (row index)"

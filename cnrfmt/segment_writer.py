@@ -11,11 +11,12 @@ import numpy as np
 
 from cnrfmt import parallel
 from cnrfmt.arrays import Array, Bytes, Ids, Words
-from cnrfmt.encodings import coder, row_ids
+from cnrfmt.encodings import Encoded, Recipe, encoder, row_ids
 from cnrfmt.format import limits
 from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
-from cnrfmt.format.encoding import Layout, RawLayout
+from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.schema import ColumnSchema, TableSchema
+from cnrfmt.format.scheme import Errors
 from cnrfmt.format.segment import SegmentHeader, Trailer, toc_digest
 from cnrfmt.format.toc import (
     DenseEntry,
@@ -61,6 +62,8 @@ class EncodedRows(ABC):
     """Rows that are encoded already: their bytes are written as they are."""
 
     dtype: np.dtype[Any]
+    errors: Errors
+    """What encoding did to them, once."""
 
     @abstractmethod
     def encoded(self, start: int, stop: int) -> tuple[Bytes, Ids]:
@@ -83,7 +86,7 @@ class ColumnWrite:
 
     column: ColumnSchema
     source: Source2D | EncodedRows
-    layout: Layout
+    recipe: Recipe
     rows: RowIds | None = None
     elements: tuple[int, int] | None = None
 
@@ -108,7 +111,9 @@ class TableWrite:
         for write in self.columns:
             rows = write.rows or self.rows
             first, end = write.range_of(self.schema.dim)
-            found += 0 if rows is None else rows.count * write.layout.row_bytes(end - first)
+            if rows is not None:
+                found += write.recipe.layout.section_bytes(rows.count, end - first)
+                found += write.recipe.layout.codebook_bytes(rows.count)
         return found
 
 
@@ -185,17 +190,29 @@ def _write_column(
     """Writes the part of a column; `number` is that of its row set."""
     elements = write.range_of(schema.dim)
     width = elements[1] - elements[0]
-    section, bad = stream.rows(write.source, rows.order, rows.count, width, write.layout)
-    main = len(parts)
-    parts.append(Part(write.column.name, number, elements, write.layout, section))
+    layout, scheme = write.recipe
+    name, main = write.column.name, len(parts)
+    done = stream.rows(write.source, rows.order, rows.count, width, write.recipe)
+    parts.append(Part(name, number, elements, layout, done.section, None, done.codebooks, scheme, done.errors))
+    bad = done.bad
     if not bad.size:
         return
-    raw = RawLayout(write.layout.dtype)
+    raw = RawLayout(layout.dtype)
     ids = bad if rows.ids is None else rows.ids[bad]
     order = bad if rows.order is None else rows.order[bad]
     row_sets.append(_write_row_set(stream, RowIds(len(bad), ids), schema.keyed))
-    section, _ = stream.rows(write.source, order, len(bad), width, raw)
-    parts.append(Part(write.column.name, len(row_sets) - 1, elements, raw, section, main))
+    done = stream.rows(write.source, order, len(bad), width, Recipe(raw))
+    parts.append(Part(name, len(row_sets) - 1, elements, raw, done.section, main))
+
+
+@dataclass(frozen=True)
+class _WrittenRows:
+    """Sections of rows and of their shared codebooks; the positions of rows that aren't held, whose slots are zero."""
+
+    section: int
+    codebooks: int | None
+    bad: Ids
+    errors: Errors
 
 
 class _Stream:
@@ -259,37 +276,44 @@ class _Stream:
         return number
 
     def rows(
-        self, source: Source2D | EncodedRows, order: Ids | None, count: int, width: int, layout: Layout
-    ) -> tuple[int, Ids]:
-        """Encodes `count` rows into a section of their own.
-
-        Returns its number and the positions of the rows that the encoding can't hold, whose slots are zero.
-        """
-        row_bytes = layout.row_bytes(width)
-        number = self._begin_section(count * row_bytes)
+        self, source: Source2D | EncodedRows, order: Ids | None, count: int, width: int, recipe: Recipe
+    ) -> _WrittenRows:
+        """Encodes `count` rows into a section of their own."""
+        layout = recipe.layout
+        number = self._begin_section(layout.section_bytes(count, width))
         base = self._position
-        encoding = coder(layout)
-        per_chunk = max(1, _CHUNK // max(1, width * source.dtype.itemsize))
+        encoding = encoder(recipe)
+        step = encoding.step
+        per_chunk = max(1, _CHUNK // max(1, width * source.dtype.itemsize) // step) * step
 
-        def encode(start: int) -> tuple[Bytes, Words, Ids]:
+        def encode(start: int) -> tuple[Encoded, Words]:
             stop = min(start + per_chunk, count)
             shape = (stop - start, width)
             if order is not None:
-                data, bad = encoding.encode(source.take(order[start:stop]).reshape(shape))
+                found = encoding.encode(source.take(order[start:stop]).reshape(shape))
             elif isinstance(source, EncodedRows):
-                data, bad = source.encoded(start, stop)
+                found = Encoded(*source.encoded(start, stop))
             else:
-                data, bad = encoding.encode(source.rows(start, stop).reshape(shape))
-            return data, self._inner(base + start * row_bytes, data), bad + start
+                found = encoding.encode(source.rows(start, stop).reshape(shape))
+            return found, self._inner(base + layout.span(start, 0, width)[0], found.data)
 
         starts = range(0, count, per_chunk)
         threads = min(self._threads, len(starts))
-        found = [np.empty(0, np.int64)]
-        for data, inner, bad in parallel.ordered(threads, encode, starts, ahead=threads):
-            self._put(data, inner)
-            if bad.size:
-                found.append(bad)
-        return number, np.concatenate(found)
+        bad, books = [np.empty(0, np.int64)], []
+        total, worst = 0.0, 0.0
+        for start, (found, inner) in zip(starts, parallel.ordered(threads, encode, starts, ahead=threads), strict=True):
+            self._put(found.data, inner)
+            if found.bad.size:
+                bad.append(found.bad + start)
+            if found.codebooks is not None:
+                books.append(found.codebooks)
+            total, worst = total + found.error_sum, max(worst, found.worst_error)
+        every = np.concatenate(bad)
+        errors = Errors(min(total / max(1, count - len(every)), worst), worst)
+        if isinstance(source, EncodedRows):
+            errors = source.errors
+        codebooks = self.section(np.concatenate(books)) if books else None
+        return _WrittenRows(number, codebooks, every, errors)
 
     def finish(
         self, tables: list[TableEntry], dense: list[DenseEntry] | None

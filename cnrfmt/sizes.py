@@ -85,7 +85,8 @@ def sizes_of_segment(segment: SegmentReader) -> Sizes:
             if part.exceptions_of is not None:
                 add("exceptions", part.section)
             else:
-                add("weights" if part.column == WEIGHT else "optimizer", part.section)
+                for section in (part.section, part.codebooks):
+                    add("weights" if part.column == WEIGHT else "optimizer", section)
     for entry in toc.dense or ():
         add("dense", entry.section)
     found["digests"] = trailer.toc_offset - trailer.data_end

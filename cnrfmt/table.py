@@ -342,6 +342,7 @@ class Table:
         found = self._column_strips(schema, budget)
         if budget.limited:
             budget.take(sum(layer.cost for layer in _indexes(found)), f"table {self.name!r}, row indexes")
+            budget.take(sum(layer.codebooks_cost for layer in _shared(found)), f"table {self.name!r}, codebooks")
         width = schema.width(self._schema.dim)
         grid = result.reshape(len(result), width)
         # The more layers there are to go through for each chunk, the larger it should be.
@@ -363,8 +364,9 @@ class Table:
         starts = range(0, len(grid), per_chunk)
         run = parallel.run(self._view.threads)
         if len(starts) > 1:
-            # Else each thread would decode the row indexes of all layers for itself.
+            # Else each thread would decode the row indexes and codebooks of all layers for itself.
             run(lambda layer: layer.load_ids(), _indexes(found))
+            run(lambda layer: layer.load_codebooks(), _shared(found))
         run(chunk, starts)
 
     def _decode_strip(self, strip: Strip, selection: range | Ids, start: int, out: Array) -> None:
@@ -408,6 +410,12 @@ class Table:
 def _indexes(strips: list[Strip]) -> list[Layer]:
     """A layer for each row index: strips share layers, and layers row indexes."""
     return list({(id(x.segment), x.row_set): x for strip in strips for x in strip.layers}.values())
+
+
+def _shared(strips: list[Strip]) -> list[Layer]:
+    """Every layer whose rows share codebooks, once."""
+    layers = {id(x): x for strip in strips for x in strip.layers if x.part and x.part.codebooks is not None}
+    return list(layers.values())
 
 
 class _At:

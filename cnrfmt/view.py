@@ -185,6 +185,6 @@ def _tombstones(steps: Steps, budget: Budget, what: str) -> Ids:
         for segment, entry in step
         if entry.deleted is not None
     ]
-    budget.take(sum(segment.cost(row_set) + 24 * row_set.count for segment, row_set in sets), what)
-    found = [segment.ids(row_set) for segment, row_set in sets]
+    budget.take(sum(segment.indexes.cost(row_set) + 24 * row_set.count for segment, row_set in sets), what)
+    found = [segment.indexes.ids(row_set) for segment, row_set in sets]
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)

@@ -13,16 +13,18 @@ import numpy as np
 from cnrfmt import parallel
 from cnrfmt._version import __version__
 from cnrfmt.dense import prepare
+from cnrfmt.encodings import Recipe
+from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import ChainTooLongError, UnsupportedError, UsageError
 from cnrfmt.format import limits, strict_json
 from cnrfmt.format.blocks import bit_names
 from cnrfmt.format.digests import new_id
-from cnrfmt.format.encoding import Layout, RawLayout
+from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, pack_manifest, parse_manifest
 from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.format.segment import NO_STATE, SegmentHeader
 from cnrfmt.format.toc import Toc
-from cnrfmt.plan import Plan, Quantization, layout_chooser, plan_baseline, plan_delta
+from cnrfmt.plan import Plan, plan_baseline, plan_delta
 from cnrfmt.segment_reader import SegmentReader
 from cnrfmt.segment_writer import write_segment
 from cnrfmt.storage.container import Transaction, begin, path_text
@@ -40,7 +42,7 @@ def save(
     path: PathLike,
     tables: Mapping[str, Any],
     *,
-    quantize: Quantization = None,
+    quantize: Choices = None,
     dense: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
     step: int | None = None,
@@ -61,7 +63,11 @@ def save(
         Names to tables: arrays of `rows x dim` (anything with ``__array__``, the buffer protocol or DLPack, h5py
         datasets) or `TableData`.
     quantize
-        How float32 weights are stored: `Quantize`, a dict of name patterns to `Quantize` or None, or None for raw.
+        How float32 columns are stored: one `Quantize` for all tables, or None for raw, or a dict of patterns (as in
+        `fnmatch`, case counts) to these: of table names, or of pairs of table and column names. A pair goes before a
+        table, a name before a pattern, then the first pattern that matches; what none matches is raw. A table's
+        `Quantize` is for its `weight` and for columns of one value per row; columns of `dim` values that aren't the
+        weight stay raw unless a pair names them.
     dense
         Names to values: arrays of any shape, `bytes`, or what JSON can say.
     metadata
@@ -106,7 +112,7 @@ def append(
     path: PathLike,
     tables: Mapping[str, Any],
     *,
-    quantize: Quantization = None,
+    quantize: Choices = None,
     dense: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
     step: int | None = None,
@@ -117,9 +123,10 @@ def append(
 
     `tables` maps names to `Rows` (some rows of a table), `Deleted` (keys of a keyed one), a tuple of both,
     `Dropped`, or to an array or `TableData` for a table that is new or wholly replaced. Tables that aren't named stay
-    as they are. Weights keep the encoding of their table unless `quantize` says otherwise; `dense` and `metadata` are
-    inherited from the head if they are left out. What is durable and what is raised is as for `save`; further,
-    `ChainTooLongError` where the chain is as long as it may be: `save` starts a new one.
+    as they are. Columns keep the encoding of their newest rows, with the choices that were made for it, unless
+    `quantize` says otherwise; `dense` and `metadata` are inherited from the head if they are left out. What is durable
+    and what is raised is as for `save`; further, `ChainTooLongError` where the chain is as long as it may be: `save`
+    starts a new one.
     """
     text = path_text(path)
     prepared = None if dense is None else prepare(dense)
@@ -130,8 +137,8 @@ def append(
         if head is None:
             raise UsageError(f"{text}: nothing to append to; save makes a container")
         _check_features(tx, head)
-        layouts = _KnownLayouts(tx, head)
-        plan = plan_delta(tables, head.tables, layout_chooser(quantize, layouts.of))
+        recipes = _KnownRecipes(tx, head)
+        plan = plan_delta(tables, head.tables, quantize, recipes.of)
         dropped = {t.table_id for t in head.tables} - {t.table_id for t in plan.tables}
         content = bool(plan.writes) or bool(dropped) or prepared is not None
         if content and len(head.chain) >= limits.MAX_CHAIN:
@@ -250,23 +257,25 @@ def commit_manifest(tx: Transaction, manifest: Manifest) -> int:
     return parsed.version
 
 
-class _KnownLayouts:
-    """How the columns of a container's tables are stored, found in the oldest segment that has the column."""
+class _KnownRecipes:
+    """How the columns of a container's tables are stored, found in the newest segment that has the column."""
 
     def __init__(self, tx: Transaction, head: Manifest) -> None:
         self._tx, self._head = tx, head
         self._segments: dict[bytes, SegmentReader] = {}
 
-    def of(self, table: TableSchema, column: ColumnSchema) -> Layout:
-        """The layout of a table's column; raw where it is new."""
+    def of(self, table: TableSchema, column: ColumnSchema) -> Recipe:
+        """The recipe of a table's column; raw where it is new, or was never written."""
         known = self._head.table(table.name)
-        if known is not None and known.column(column.name) is not None:
-            for entry in self._head.chain:
+        before = None if known is None else known.column(column.name)
+        # A table that takes another's place may have other columns under the same names.
+        if known is not None and before is not None and before.per_row == column.per_row:
+            for entry in reversed(self._head.chain):
                 says = self._toc(entry).by_table.get(known.table_id)
                 for part in says.parts if says else ():
                     if part.column == column.name and part.layout.dtype == column.dtype:
-                        return part.layout
-        return RawLayout(column.dtype)
+                        return Recipe(part.layout, part.scheme)
+        return Recipe(RawLayout(column.dtype))
 
     def _toc(self, entry: ChainEntry) -> Toc:
         if entry.segment not in self._segments:

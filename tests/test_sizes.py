@@ -91,12 +91,25 @@ def test_each_part_is_as_long_as_its_rows(path: Path) -> None:
         found = sizes_of_segment(segment)
     # 4-bit rows take half a byte per element and 4 bytes for scale and bias.
     assert found["weights"] == ROWS * (DIM // 2 + 4) + 700 * 6 * 4
-    assert found["optimizer"] == ROWS * 4 + 700 * 6 * 4
+    # One value per row becomes a code of 12 bits.
+    assert found["optimizer"] == ROWS * 3 // 2 + 700 * 6 * 4
     assert found["exceptions"] == 2 * DIM * 4
     assert found["dense"] == 7 * 5 * 8 + len(b'{"position":17}')
     index_codes = {r.code for table in segment.toc.tables for r in table.row_sets}
     assert index_codes > {"range"}
     assert 0 < found["ids"] < 700 * 8 + 2 * 8 + 1
+
+
+def test_shared_codebooks_are_part_of_what_they_are_for(path: Path) -> None:
+    table = cnrfmt.TableData(WEIGHT, columns={"momentum": WEIGHT})
+    choice = cnrfmt.Quantize(bits=4, method="kmeans", block=16)
+    cnrfmt.save(path, {"user": table}, quantize={("*", "*"): choice})
+    with cnrfmt.open(path) as ck:
+        (segment,) = ck.view.segments.values()
+        found = sizes_of_segment(segment)
+    # Half a byte per element, and 16 half-precision numbers for each 16 rows.
+    assert found["weights"] == found["optimizer"] == ROWS * DIM // 2 + -(-ROWS // 16) * 32
+    assert sum(found.values()) == segment.entry.length
 
 
 def test_commit_sizes_are_what_the_system_was_asked_to_write(path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import cnrfmt
 from cnrfmt import Deleted, Dropped, Quantize, Rows, TableData, segment_writer
 from cnrfmt.format import limits
+from cnrfmt.format.encoding import RawLayout, RowwiseLayout
 from cnrfmt.storage.container import begin
 
 F32 = np.float32
@@ -91,8 +92,34 @@ def test_an_append_keeps_the_encoding_unless_told(path: Path) -> None:
     assert bits("b") == [32, 32, 4]
     cnrfmt.append(path, {"a": Rows([1], matrix(1))}, quantize={"a": None})
     assert bits("a") == [8, 8, 8, 32]
-    cnrfmt.append(path, {"a": matrix(3)})
-    assert bits("a") == [8]
+    cnrfmt.append(path, {"b": Rows([0], matrix(1))})
+    assert bits("b") == [32, 32, 4, 4]
+    cnrfmt.append(path, {"a": matrix(3)}, quantize={"a": Quantize(2)})
+    cnrfmt.append(path, {"a": matrix(5)})
+    assert bits("a") == [2]
+
+
+def test_an_append_looks_for_the_encoding_where_a_column_was_last_written(path: Path) -> None:
+    cnrfmt.save(path, {"a": matrix(), "none": np.empty((0, 4), F32)}, quantize=Quantize(8))
+    cnrfmt.append(path, {"a": Rows([1], columns={"g": matrix(1)})}, quantize={("a", "g"): Quantize(2)})
+    cnrfmt.append(path, {"a": Rows([2], columns={"g": matrix(1)}), "none": Rows([3], matrix(1), rows=5)})
+    with cnrfmt.open(path) as ck:
+        newest = list(ck.view.segments.values())[-1]
+        bits = {p.column: getattr(p.layout, "bits", 32) for t in newest.toc.tables for p in t.parts}
+        # Of rows that were never there nothing is known.
+        assert bits == {"g": 2, "weight": 32}
+
+
+def test_a_table_that_takes_the_place_of_another_may_have_other_columns(path: Path) -> None:
+    sums = np.arange(1, 11, dtype=F32)
+    first = TableData(matrix(), columns={"a": sums, "b": matrix()})
+    cnrfmt.save(path, {"t": first}, quantize={"t": Quantize(8), ("t", "b"): Quantize(2)})
+    cnrfmt.append(path, {"t": TableData(matrix(10, 7), columns={"a": matrix(10, 7), "b": sums})})
+    with cnrfmt.open(path) as ck:
+        layouts = [p.layout for s in ck.view.segments.values() for t in s.toc.tables for p in t.parts]
+        assert layouts[-3:] == [RowwiseLayout(8), RawLayout("float32"), RawLayout("float32")]
+        assert ck["t"].read(column="a").tobytes() == matrix(10, 7).tobytes()
+    assert cnrfmt.verify(path).findings == []
 
 
 def test_rows_that_an_encoding_cannot_hold_stay_exact(path: Path) -> None:
@@ -194,6 +221,8 @@ def test_what_save_refuses(path: Path, tables: Any, says: str) -> None:
         ({"threads": 0}, "threads must be"),
         ({"quantize": 8}, "Quantize"),
         ({"quantize": {"nope": Quantize(8)}}, "nope"),
+        ({"quantize": {("t", "nope"): Quantize(8)}}, "no column of 't' is named 'nope'"),
+        ({"quantize": {("t",): None}}, "pairs of table and column"),
     ],
 )
 def test_what_options_are_refused(path: Path, options: Any, says: str) -> None:

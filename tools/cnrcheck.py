@@ -44,7 +44,7 @@ ERRORS = [
     "dense-entry", "manifest-digest", "manifest-identity", "manifest-parent", "schema",
     "chain-path", "chain-schema", "baseline-tiling", "dense-reference", "attachment", "file-header",
     "slot", "slot-order", "file-length", "span", "file-gap", "file-missing", "directory-layout",
-    "code-padding", "row-parameter", "index-code", "index-order", "index-bounds",
+    "code-padding", "row-parameter", "index-code", "index-order", "index-bounds", "part-scheme",
 ]
 # fmt: on
 RULE = {error: number for number, error in enumerate(ERRORS, 1)}
@@ -60,6 +60,8 @@ ITEM = {
 }
 DENSE_ITEM = {**ITEM, "bool": 1, "complex64": 8, "complex128": 16}
 INDEX_CODES = ("range", "raw", "packed", "runs", "bitmap")
+BIAS_OF = {"float32": "float32", "float16": "float16", "bfloat16": "float32"}  # by scale, under `packed`
+INFINITY = 0x7F800000  # the bit pattern of a float32
 
 Runs = tuple[np.ndarray, np.ndarray]  # the first and the last id of each run, both int64
 
@@ -196,7 +198,9 @@ def _ints(v: Any) -> bool:
     return type(v) is list and all(type(x) is int for x in v)
 
 
+ANY: Check = (lambda v: True), "a value"
 INT: Check = (lambda v: type(v) is int), "an integer"
+NUMBER: Check = (lambda v: type(v) in (int, float)), "a number"
 COUNT: Check = (lambda v: type(v) is int and v >= 0), "an integer >= 0"
 STR: Check = (lambda v: type(v) is str), "a string"
 LIST: Check = (lambda v: type(v) is list), "a list"
@@ -240,10 +244,23 @@ ROWSET: Shape = {
 }
 PART: Shape = {
     **{"column": STR, "rows": INT, "elements": TWO_INTS, "encoding": DICT, "section": INT},
-    "exceptions_of": _maybe(INT),
+    **{"codebooks": _maybe(INT), "exceptions_of": _maybe(INT), "scheme": _maybe(DICT)},
 }
-RAW: Shape = {"name": STR, "dtype": STR}
-ROWWISE: Shape = {"name": STR, "bits": INT, "layout": STR, "scale": STR, "bias": STR}
+# Of the values of an encoding, whatever their types, section 6 says which are legal together.
+ENCODINGS: dict[str, Shape] = {
+    name: dict.fromkeys(("name", *keys.split()), ANY)
+    for name, keys in {
+        "raw": "dtype",
+        "cast": "dtype",
+        "rowwise": "bits layout scale bias group",
+        "codebook": "bits values block",
+        "log": "bits base shift",
+    }.items()
+}
+SCHEME: Shape = {
+    **{"method": STR, "num_bins": _maybe(INT), "ratio": _maybe(NUMBER), "starts": _maybe(INT)},
+    **{"bound": _maybe(NUMBER), "mean_error": NUMBER, "max_error": NUMBER},
+}
 DENSE: Shape = {
     **{"name": STR, "section": _maybe(INT)},
     "kind": ((lambda v: v in ("array", "json", "bytes")), "array, json or bytes"),
@@ -333,7 +350,7 @@ class Part:
     encoding: dict[str, Any]
     exceptions_of: int | None
     section: tuple[int, int] | None = None
-    row_bytes: int = 0
+    codebooks: tuple[int, int] | None = None
     ok: bool = False
 
 
@@ -377,6 +394,99 @@ class Segment:
     def lenient(self) -> bool:
         """Say whether a feature that is unknown here may have added keys."""
         return self.masks is None or bool(self.masks[0] | self.masks[1])
+
+
+# --- Encodings as metadata says them (section 6) -------------------------------------------------
+
+
+def _within(v: Any, low: int, high: int) -> bool:
+    return type(v) is int and low <= v <= high
+
+
+def _legal_rowwise(bits: Any, layout: Any, scale: Any, bias: Any, group: Any) -> bool:
+    if not _within(bits, 2, 8):
+        return False
+    if layout in ("tail", "head"):
+        parameter = "float32" if (bits, layout) == (8, "tail") else "float16"
+        return bits in (8, 4, 2) and scale == bias == parameter and group is None
+    grouped = group is None or (_within(group, 8, 1 << 20) and group % 8 == 0)
+    pair = type(scale) is str and scale in BIAS_OF and bias in (None, BIAS_OF[scale])
+    return layout == "packed" and grouped and pair
+
+
+def is_legal(encoding: dict[str, Any]) -> bool:
+    """Say whether the values of an encoding, which has the keys of its name, are legal together."""
+    name, *values = (encoding[key] for key in ENCODINGS[encoding["name"]])
+    if name == "raw":
+        return type(values[0]) is str and values[0] in ITEM
+    if name == "cast":
+        return values[0] in ("float16", "bfloat16")
+    if name == "rowwise":
+        return _legal_rowwise(*values)
+    if name == "codebook":
+        bits, numbers, block = values
+        shared = block is None or _within(block, 2, 1 << 20)
+        return _within(bits, 2, 4) and numbers in ("float32", "float16") and shared
+    bits, base, shift = values
+    known = _within(bits, 8, 16) and bits in (8, 12, 16) and _within(base, 1, INFINITY) and _within(shift, 0, 23)
+    return known and base + (((1 << bits) - 2) << shift) < INFINITY
+
+
+def methods_of(encoding: dict[str, Any]) -> tuple[str, ...]:
+    """Return the methods that section 6.6 gives for a legal encoding that isn't raw."""
+    if encoding["name"] != "rowwise":
+        return {"cast": ("cast",), "codebook": ("kmeans",), "log": ("log",)}[encoding["name"]]
+    if encoding["bias"] is None:
+        return ("symmetric",)
+    rest = ("asymmetric", "adaptive", "lsq")
+    return rest if encoding["layout"] == "packed" else ("symmetric", *rest)
+
+
+@dataclass
+class RowLayout:
+    """Where the things of a row stand: its codes, and by name the data type, place and count of its numbers."""
+
+    row_bytes: int
+    codes: int = 0
+    code_bytes: int = 0
+    numbers: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+
+
+def row_layout(encoding: dict[str, Any], n: int) -> RowLayout:
+    """Return the layout of a row of n elements under a legal encoding other than `log`."""
+    if encoding["name"] in ("raw", "cast"):
+        return RowLayout(ITEM[encoding["dtype"]] * n)
+    bits = encoding["bits"]
+    size = -(-n * bits // 8)
+    if encoding["name"] == "codebook":
+        if encoding["block"] is not None:
+            return RowLayout(size, 0, size)
+        codes = ITEM[encoding["values"]] << bits
+        return RowLayout(codes + size, codes, size, {"values": (encoding["values"], 0, 1 << bits)})
+    scale, bias, group = encoding["scale"], encoding["bias"], encoding["group"]
+    if encoding["layout"] == "head":
+        return RowLayout(round_up(4 + size, 16), 4, size, {"scale": (scale, 0, 1), "bias": (bias, 2, 1)})
+    groups = 1 if group is None else -(-n // group)
+    end = size + groups * ITEM[scale]
+    numbers = {"scale": (scale, size, groups)}
+    if bias is not None:
+        numbers["bias"] = (bias, end, groups)
+        end += groups * ITEM[bias]
+    return RowLayout(end, 0, size, numbers)
+
+
+def part_length(encoding: dict[str, Any], count: int, n: int) -> int:
+    """Return the length of the section of a part of `count` rows of n elements."""
+    if encoding["name"] == "log":
+        return -(-count * encoding["bits"] // 8)
+    return count * row_layout(encoding, n).row_bytes
+
+
+def codebooks_length(encoding: dict[str, Any], count: int) -> int | None:
+    """Return the length of the codebooks that blocks of `count` rows share, or None without any."""
+    if encoding["name"] != "codebook" or encoding["block"] is None:
+        return None
+    return -(-count // encoding["block"]) * (ITEM[encoding["values"]] << encoding["bits"])
 
 
 # --- Row sets as runs: a bounded form even of 2^40 ids -------------------------------------------
@@ -1227,32 +1337,64 @@ class _Checker:
         if not 0 <= made.rows < len(table.row_sets):
             self.add("section-reference", place, f"one of {len(table.row_sets)} row sets", made.rows)
         made.section = self.section(seg, doc["section"], place, uses)
+        if doc["codebooks"] is not None:
+            made.codebooks = self.section(seg, doc["codebooks"], place, uses)
         # No column is wider, whether the schema lists the table or not.
         if not 0 <= first < end <= 1 << 20:
             self.add("elements", place, "0 <= first < end <= 2^20", doc["elements"])
-        made.row_bytes = self.row_bytes(encoding, end - first, place, seg.lenient)
-        if made.section and rows and made.row_bytes > 0 and rows.count > 0:
-            expected = rows.count * made.row_bytes
-            if made.section[1] != expected:
-                self.add("part-length", place, f"{expected} bytes", made.section[1])
-        made.ok = self.damage == before and made.section is not None and bool(rows and rows.ok)
+        if self.encoding(encoding, place, seg.lenient):
+            if rows and rows.count > 0 and first < end:
+                self.check_lengths(made, rows.count, doc["codebooks"] is not None)
+            self.check_scheme(doc["scheme"], encoding, place, seg.lenient)
+        elif doc["scheme"] is not None:
+            self.fields(doc["scheme"], SCHEME, f"{place}, scheme", seg.lenient)
+        placed = made.section is not None and (doc["codebooks"] is None or made.codebooks is not None)
+        made.ok = self.damage == before and placed and bool(rows and rows.ok)
         return made
 
-    def row_bytes(self, encoding: dict[str, Any], n: int, place: str, lenient: bool) -> int:
-        """Return the bytes per row of n elements, or 0 where the encoding isn't known."""
+    def encoding(self, encoding: dict[str, Any], place: str, lenient: bool) -> bool:
+        """Say whether an encoding is one of section 6; report it if not."""
         name = encoding.get("name")
-        shape = RAW if name == "raw" else ROWWISE if name == "rowwise" else {"name": STR}
-        if self.fields(encoding, shape, f"{place}, encoding", lenient or len(shape) == 1):
-            return 0
-        if name == "raw" and encoding["dtype"] in ITEM:
-            return ITEM[encoding["dtype"]] * n
-        bits = encoding["bits"] if name == "rowwise" else 0
-        half = "float32" if bits == 8 else "float16"
-        rest = [encoding.get(key) for key in ("layout", "scale", "bias")]
-        if bits not in (8, 4, 2) or rest != ["tail", half, half]:
+        shape = ENCODINGS.get(name) if type(name) is str else None
+        if self.fields(encoding, shape or {"name": ANY}, f"{place}, encoding", lenient or shape is None):
+            return False
+        if shape is None or not is_legal(encoding):
             self.add("part-encoding", place, "an encoding of section 6", encoding)
-            return 0
-        return -(-n * bits // 8) + 2 * ITEM[half]
+            return False
+        return True
+
+    def check_lengths(self, part: Part, count: int, has_codebooks: bool) -> None:
+        expected = part_length(part.encoding, count, part.end - part.first)
+        if part.section and part.section[1] != expected:
+            self.add("part-length", part.place, f"{expected} bytes", part.section[1])
+        shared = codebooks_length(part.encoding, count)
+        if (shared is not None) != has_codebooks:
+            what = "codebooks null" if shared is None else f"codebooks of {shared} bytes"
+            self.add("part-length", part.place, what, "others" if has_codebooks else "null")
+        elif part.codebooks and part.codebooks[1] != shared:
+            self.add("part-length", part.place, f"codebooks of {shared} bytes", part.codebooks[1])
+
+    def check_scheme(self, scheme: Any, encoding: dict[str, Any], place: str, lenient: bool) -> None:
+        """Judge the scheme of a part whose encoding is legal."""
+        if (scheme is None) != (encoding["name"] == "raw"):
+            self.add("part-scheme", place, "a scheme exactly where the encoding isn't raw", scheme)
+        if scheme is None:
+            return
+        place = f"{place}, scheme"
+        bad = self.fields(scheme, SCHEME, place, lenient)
+        if encoding["name"] != "raw" and "method" not in bad and scheme["method"] not in methods_of(encoding):
+            self.add("part-scheme", place, f"one of {methods_of(encoding)}", scheme["method"])
+        ranges: dict[str, tuple[Callable[[Any], bool], str]] = {
+            **dict.fromkeys(("num_bins", "starts"), ((lambda v: 1 <= v <= 65536), "null or 1 to 65536")),
+            "ratio": ((lambda v: 0 < v <= 1), "null, or above 0 and at most 1"),
+            **dict.fromkeys(("bound", "mean_error", "max_error"), ((lambda v: v >= 0), "at least 0")),
+        }
+        for key, (check, what) in ranges.items():
+            if key not in bad and scheme[key] is not None and not check(scheme[key]):
+                self.add("part-scheme", f"{place}, {key}", what, scheme[key])
+        if not bad & {"mean_error", "max_error"} and scheme["mean_error"] > scheme["max_error"]:
+            expected = f"at most the greatest, {scheme['max_error']}"
+            self.add("part-scheme", f"{place}, mean_error", expected, scheme["mean_error"])
 
     def check_exception(self, table: Table, number: int, part: Part, of: int, taken: set[int]) -> None:
         if not 0 <= of < len(table.parts):
@@ -1264,8 +1406,8 @@ class _Checker:
             return
         same = (main.column, main.first, main.end) == (part.column, part.first, part.end)
         names = (part.encoding.get("name"), main.encoding.get("name"))
-        if not same or names != ("raw", "rowwise") or of >= number or of in taken:
-            expected = "a raw part, the only one of a row-wise part of these elements before it"
+        if not same or names[0] != "raw" or names[1] == "raw" or of >= number or of in taken:
+            expected = "a raw part, the only one of a part of these elements before it that isn't raw"
             self.add("exception", part.place, expected, f"{names} of part {of}")
             part.ok = False
         taken.add(of)
@@ -1336,16 +1478,15 @@ class _Checker:
                     self.check_part_rows(seg, table, part)
 
     def check_part_rows(self, seg: Segment, table: Table, part: Part) -> None:
-        if part.encoding["name"] == "rowwise":
-            codes, used, bits = part_bytes(seg, part), part.end - part.first, part.encoding["bits"]
-            length = -(-used * bits // 8)
-            if used * bits % 8 and (codes[:, length - 1] >> (used * bits % 8)).any():
-                self.add("code-padding", part.place, "zero bits beyond the last code", "a one bit")
-            parameters = codes[:, length:].copy().view("<f4" if bits == 8 else "<f2")
-            if not np.isfinite(parameters).all():
-                row = int(np.flatnonzero(~np.isfinite(parameters).all(axis=1))[0])
-                found = f"{parameters[row].tolist()} in slot {row}"
-                self.add("row-parameter", part.place, "a finite scale and bias", found)
+        encoding, n = part.encoding, part.end - part.first
+        if encoding["name"] == "log":
+            self.check_log_padding(seg, table, part)
+        elif encoding["name"] in ("rowwise", "codebook"):
+            self.check_codes(part, part_bytes(seg, part), row_layout(encoding, n), n * encoding["bits"])
+        if part.codebooks is not None:
+            at, length = part.codebooks
+            numbers = decode_raw(np.frombuffer(seg.data, np.uint8, length, at), encoding["values"])
+            self.check_finite(part, numbers.reshape(-1, 1 << encoding["bits"]), "codebook")
         main = None if part.exceptions_of is None else table.parts[part.exceptions_of]
         own, rows = table.set_of(part), main and table.set_of(main)
         if not main or not main.ok or not own or not own.runs or not rows or not rows.runs:
@@ -1353,8 +1494,38 @@ class _Checker:
         inside, slots = locate(rows.runs, expand(own.runs))
         if not inside.all():
             self.add("exception", part.place, "rows of the main part", "others")
-        if part_bytes(seg, main)[slots[inside]].any():
-            self.add("exception", part.place, "zero bytes in the main part's slots", "others")
+        under_log = main.encoding["name"] == "log"
+        kept = log_codes(seg, main, slots[inside]) if under_log else part_bytes(seg, main)[slots[inside]]
+        if kept.any():
+            self.add("exception", part.place, "the main part's slots zero", "others")
+
+    def check_log_padding(self, seg: Segment, table: Table, part: Part) -> None:
+        rows = table.set_of(part)
+        assert part.section is not None
+        assert rows is not None
+        used = rows.count * part.encoding["bits"] % 8
+        if used and seg.data[sum(part.section) - 1] >> used:
+            self.add("code-padding", part.place, "zero bits beyond the last code", "a one bit")
+
+    def check_codes(self, part: Part, raw: np.ndarray, layout: RowLayout, bits: int) -> None:
+        """Check what stands beside the codes, which take `bits` bits of each row."""
+        end = layout.codes + layout.code_bytes
+        if bits % 8 and (raw[:, end - 1] >> (bits % 8)).any():
+            self.add("code-padding", part.place, "zero bits beyond the last code", "a one bit")
+        unused = np.ones(layout.row_bytes, bool)
+        unused[layout.codes : end] = False
+        for what, (dtype, at, count) in layout.numbers.items():
+            stop = at + count * ITEM[dtype]
+            unused[at:stop] = False
+            self.check_finite(part, decode_raw(raw[:, at:stop].copy(), dtype), what)
+        if raw[:, unused].any():
+            self.add("code-padding", part.place, "zero bytes that belong to nothing", "others")
+
+    def check_finite(self, part: Part, numbers: np.ndarray, what: str) -> None:
+        """Check scales, biases or the numbers of codebooks, those of a row or of a codebook together."""
+        if len(bad := np.flatnonzero(~np.isfinite(numbers).all(axis=1))):
+            found = f"{numbers[bad[0]].tolist()}, number {bad[0]}"
+            self.add("row-parameter", part.place, f"a finite {what}", found)
 
     # Versions
 
@@ -1429,8 +1600,10 @@ class _Checker:
                     for error in ("elements", "chain-schema"):
                         self.add(error, part.place, f"end <= {column.width}", part.end)
                 name, dtype = part.encoding.get("name"), part.encoding.get("dtype")
-                if (name == "rowwise" and column.dtype != "float32") or (name == "raw" and dtype != column.dtype):
-                    self.add("part-encoding", part.place, f"an encoding for {column.dtype}", part.encoding)
+                fits = dtype == column.dtype if name == "raw" else column.dtype == "float32"
+                if not fits or (name == "log" and column.vector):
+                    what = f"{column.dtype}, {'dim values' if column.vector else 'one value'} per row"
+                    self.add("part-encoding", part.place, f"an encoding for {what}", part.encoding)
 
     def overlaps(self, to: str, segs: list[Segment]) -> set[tuple[str, str]]:
         """Return the (table id, column) pairs of a step whose parts overlap; report each once."""
@@ -1474,10 +1647,28 @@ class _Checker:
 
 
 def part_bytes(seg: Segment, part: Part) -> np.ndarray:
-    """Return the rows of a part, (count, row bytes) uint8."""
+    """Return the rows of a part that isn't under `log`, (count, row bytes) uint8."""
     assert part.section is not None
     at, length = part.section
-    return np.frombuffer(seg.data, np.uint8, length, at).reshape(-1, part.row_bytes)
+    row_bytes = row_layout(part.encoding, part.end - part.first).row_bytes
+    return np.frombuffer(seg.data, np.uint8, length, at).reshape(-1, row_bytes)
+
+
+def read_codes(raw: np.ndarray, bits: int, numbers: np.ndarray) -> np.ndarray:
+    """Return the codes of these numbers in each row of code bytes, (rows, numbers)."""
+    at, shift = numbers * bits // 8, (numbers * bits % 8).astype(np.uint32)
+    # Two bytes more, so that three hold a code wherever it begins.
+    padded = np.pad(raw, ((0, 0), (0, 2)))
+    window = sum(padded[:, at + k].astype(np.uint32) << np.uint32(8 * k) for k in range(3))
+    codes: np.ndarray = window >> shift & np.uint32((1 << bits) - 1)
+    return codes
+
+
+def log_codes(seg: Segment, part: Part, slots: np.ndarray) -> np.ndarray:
+    """Return the codes of a part under `log` at these places of its row set."""
+    assert part.section is not None
+    at, length = part.section
+    return read_codes(np.frombuffer(seg.data, np.uint8, length, at)[None], part.encoding["bits"], slots)[0]
 
 
 # --- Entries of the module -----------------------------------------------------------------------
@@ -1577,19 +1768,42 @@ def decode_raw(raw: np.ndarray, dtype: str) -> np.ndarray:
     return raw.view(np.dtype(dtype).newbyteorder("<"))
 
 
-def decode_rows(raw: np.ndarray, encoding: dict[str, Any], n: int) -> np.ndarray:
-    """Decode rows of bytes (any number x row bytes) to n values each."""
-    raw = np.ascontiguousarray(raw)
+def decode_rows(seg: Segment, part: Part, slots: np.ndarray) -> np.ndarray:
+    """Decode the rows of a part at these places of its row set, (slots, elements)."""
+    encoding, n = part.encoding, part.end - part.first
+    if encoding["name"] == "log":
+        return decode_log(log_codes(seg, part, slots), encoding["base"], encoding["shift"])[:, None]
+    raw = np.ascontiguousarray(part_bytes(seg, part)[slots])
     if encoding["name"] == "raw":
         return decode_raw(raw, encoding["dtype"])
-    bits = encoding["bits"]
-    length = -(-n * bits // 8)
-    places = np.arange(0, 8, bits, dtype=np.uint8)
-    codes = (raw[:, :length, None] >> places & np.uint8((1 << bits) - 1)).reshape(len(raw), length * len(places))
-    halves = raw[:, length:].copy().view("<f4" if bits == 8 else "<f2").astype(np.float32)
-    # Two operations of numpy, so two roundings.
-    product = codes[:, :n].astype(np.float32) * halves[:, :1]
-    return product + halves[:, 1:]
+    if encoding["name"] == "cast":
+        return decode_raw(raw, encoding["dtype"]).astype(np.float32)
+    layout = row_layout(encoding, n)
+    codes = read_codes(raw[:, layout.codes : layout.codes + layout.code_bytes], encoding["bits"], np.arange(n))
+    numbers = {
+        what: decode_raw(raw[:, at : at + count * ITEM[dtype]].copy(), dtype).astype(np.float32)
+        for what, (dtype, at, count) in layout.numbers.items()
+    }
+    if encoding["name"] == "codebook":
+        if part.codebooks is not None:
+            at, length = part.codebooks
+            books = decode_raw(np.frombuffer(seg.data, np.uint8, length, at), encoding["values"])
+            numbers["values"] = books.reshape(-1, 1 << encoding["bits"])[slots // encoding["block"]].astype(np.float32)
+        return np.take_along_axis(numbers["values"], codes, axis=1)
+    groups = np.arange(n) // (encoding["group"] or n)
+    scales = numbers["scale"][:, groups]
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Every operation of numpy rounds, so a product and a sum are two roundings.
+        if encoding["bias"] is None:
+            odd = 2 * codes.astype(np.float32) - np.float32((1 << encoding["bits"]) - 1)
+            return odd * scales
+        return codes.astype(np.float32) * scales + numbers["bias"][:, groups]
+
+
+def decode_log(codes: np.ndarray, base: int, shift: int) -> np.ndarray:
+    """Return the float32 that each code of one of the logarithmic encodings stands for."""
+    patterns = base + (codes.astype(np.int64) - 1 << shift)
+    return np.where(codes == 0, 0, patterns).astype(np.uint32).view(np.float32)
 
 
 def read_table(
@@ -1631,7 +1845,7 @@ def read_table(
                 if part.column != column or rows is None or rows.runs is None:
                     continue
                 inside, slots = locate(rows.runs, ids)
-                got = decode_rows(part_bytes(seg, part)[slots[inside]], part.encoding, part.end - part.first)
+                got = decode_rows(seg, part, slots[inside])
                 box = np.ix_(inside, np.arange(part.first, part.end))
                 values[box] = np.where(settled[box], values[box], got)
                 written[box] = True

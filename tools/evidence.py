@@ -102,6 +102,8 @@ def _damage(found: Any) -> Iterator[Row]:
     done, of = (sum(kind[what] for kind in found["kinds"].values()) for what in ("done", "cases"))
     share = _count(done) if done == of else f"{_count(done)} of {_count(of)}"
     tried = f"{share} changes of {len(found['kinds'])} kinds to {len(found['containers'])} golden containers"
+    if alike := sum(kind.get("found by the digest alone", 0) for kind in found["kinds"].values()):
+        tried += f"; {_count(alike)} of them like others that were tried in full, by the digest that they break"
     yield Row("damage", tried, _failures([found]), [found])
 
 

@@ -37,12 +37,16 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """One commit: what is called with which tables, and which of them are stored in how many bits."""
+    """One commit: what is called with which tables, and which of them are stored in how many bits.
+
+    Tables in `exact` are quantised so too, but made of rows that their encoding holds exactly.
+    """
 
     call: Callable[..., int]
     tables: dict[str, Any]
     bits: Mapping[str, int] = field(default_factory=dict)
     options: Json = field(default_factory=dict)
+    exact: Mapping[str, Quantize] = field(default_factory=dict)
     only_directory: bool = False
 
 
@@ -175,7 +179,67 @@ def history(_: str) -> Iterator[Step]:
     yield Step(cnrfmt.save, {"grow": wave(3, 2, 7)}, {"grow": 4}, {"step": 30}, only_directory=True)
 
 
-SCRIPTS: tuple[Callable[[str], Iterator[Step]], ...] = (tiny, types, quantised, keyed, history)
+EXACT = {
+    **{f"head {bits}": Quantize(bits, layout="head") for bits in (8, 4, 2)},
+    "packed": Quantize(8, layout="packed"),
+    "half": Quantize(7, params="float16"),
+    "brain": Quantize(5, params="bfloat16"),
+    "groups": Quantize(3, group=8, params="float32"),
+    "adaptive": Quantize(4, method="adaptive", num_bins=10, ratio=0.25),
+    "lsq": Quantize(3, method="lsq", starts=4, never_worse=True),
+    "sides": Quantize(4, method="symmetric", layout="packed"),
+    "wide sides": Quantize(6, method="symmetric", group=16),
+    "tail sides": Quantize(2, method="symmetric"),
+    "books": Quantize(2, method="kmeans"),
+    "shared": Quantize(3, method="kmeans", block=2, params="float32"),
+}
+"""A recipe for each table of `encodings`; its weights' encoding alone says how they are stored."""
+
+
+STATES: dict[Any, list[float]] = {
+    "log8": [1.0, 2.0, 0.0, -1.0, 4.0],
+    "log12": [0.5, 3.0, 1e-30, 0.0, 8.0],
+    "log16": [1.5, np.nan, 2.0, 6.0, 0.0],
+    "bfloat16": [1.5, -2.0, 0.0, np.inf, 0.0078125],
+}
+"""The values of a column of one value per row under each of its encodings."""
+
+
+def on_grid(rows: int, dim: int, quantize: Quantize) -> Any:
+    """Rows that the encoding of so many bits holds exactly: each eight elements span all its codes."""
+    assert isinstance(quantize.bits, int)
+    top = (1 << quantize.bits) - 1
+    code = np.arange(rows * dim, dtype=np.float64).reshape(rows, dim) * 7 % (top + 1)
+    code[:, ::8], code[:, 7::8], code[:, -1] = 0, top, top
+    scale = 2.0 ** (np.arange(rows) % 5 - 3)[:, None]
+    return ((2 * code - top) * scale).astype(F32)
+
+
+def encodings(_: str) -> Iterator[Step]:
+    """Every encoding, with exceptions: rows that it holds exactly, whatever chose the codes."""
+    tables: dict[str, Any] = {}
+    for number, (name, quantize) in enumerate(EXACT.items()):
+        weight = on_grid(5, (5, 20, 17)[number % 3], quantize)
+        if quantize.method == "kmeans":
+            weight = np.array([-2.0, -0.5, 0.25, 1.0], F32)[np.arange(35).reshape(5, 7) ** 2 % 4]
+        weight[3, 1] = (np.nan, np.inf)[number % 2]
+        tables[name] = TableData(weight)
+    exact = dict(EXACT)
+    for name, values in STATES.items():
+        tables[name] = TableData(np.zeros((5, 1), F32), columns={"state": np.array(values, F32)})
+        exact[name] = Quantize(8, one_valued=name)
+    yield Step(cnrfmt.save, tables, exact=exact, options={"step": 1})
+    changed = ("head 4", "groups", "sides", "shared", "log12", "bfloat16")
+    change = {n: Rows([4, 0], tables[n].values[[1, 2]], columns=_some(tables[n])) for n in changed}
+    exact = {name: exact[name] for name in changed}
+    yield Step(cnrfmt.append, change, exact=exact, options={"step": 2})
+
+
+def _some(data: TableData) -> Any:
+    return {name: values[[2, 1]] for name, values in data.columns.items()} or None
+
+
+SCRIPTS: tuple[Callable[[str], Iterator[Step]], ...] = (tiny, types, quantised, keyed, history, encodings)
 
 
 # --- What the containers must say ----------------------------------------------------------------
@@ -256,7 +320,7 @@ def make(path: Path, script: Callable[[str], Iterator[Step]]) -> Json:
         if step.only_directory and kind == "file":
             continue
         options = dict(step.options)
-        quantize = {name: Quantize(bits) for name, bits in step.bits.items()}
+        quantize = {name: Quantize(bits) for name, bits in step.bits.items()} | dict(step.exact)
         baseline = step.call is cnrfmt.save
         if baseline and quantize:
             options["quantize"] = quantize

@@ -20,13 +20,18 @@ from pathlib import Path
 
 from vectors import (
     invalid_blocks,
+    invalid_codes,
     invalid_containers,
+    invalid_encodings,
     invalid_manifests,
     invalid_parts,
     invalid_rows,
+    invalid_schemes,
     invalid_segments,
     invalid_tables,
     valid_chains,
+    valid_codes,
+    valid_rowwise,
     valid_tables,
 )
 from vectors.cases import Vector
@@ -35,11 +40,16 @@ from vectors.container import Link, Tree
 ROOT = Path(__file__).resolve().parent.parent / "spec" / "vectors"
 MODULES = (
     valid_tables,
+    valid_rowwise,
+    valid_codes,
     valid_chains,
     invalid_blocks,
     invalid_segments,
     invalid_tables,
+    invalid_encodings,
+    invalid_schemes,
     invalid_parts,
+    invalid_codes,
     invalid_manifests,
     invalid_containers,
     invalid_rows,

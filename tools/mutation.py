@@ -304,7 +304,8 @@ def main() -> int:
     else:
         print(f"seed {options.seed}, {len(mutants)} mutants, {len(state.results)} results so far", flush=True)
         campaign(mutants, state, options)
-    report(mutants, state, options)
+    # Processes of their own have added to the file.
+    report(mutants, State(options.state), options)
     return 0
 
 

@@ -5,20 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from cnrfmt.cli import exits, output
-from cnrfmt.cli.options import Verbs, add_threads, add_verb, add_version
-from cnrfmt.encodings.quantize import Quantize
-from cnrfmt.errors import UsageError
+from cnrfmt.cli import exits, output, quantization
+from cnrfmt.cli.options import Verbs, add_threads, add_verb, add_version, naming_options
 
 _FORMATS = ("cnr", "hdf5", "safetensors", "npz")
-_RAW = ("raw", "32")
-_OPTION_OF = {
-    "force=True": "--force",
-    "source_format=": "--from",
-    "target_format=": "--to",
-    "quantize={name: None, ...}": "--quantize NAME=raw",
-}
-"""What errors call an argument, and what it is called here."""
 
 
 def add(verbs: Verbs) -> None:
@@ -33,7 +23,7 @@ def add(verbs: Verbs) -> None:
         """
         cnrfmt convert model.safetensors model.cnr
         cnrfmt convert model.h5 run7 --quantize 8 --tables 'embeddings/*'
-        cnrfmt convert model.npz model.cnr --quantize 'user*=4' --quantize item=8
+        cnrfmt convert model.npz model.cnr --quantize 'user*=4:adaptive' item=8
         cnrfmt convert model.cnr model.h5 --version 3
         """,
     )
@@ -43,9 +33,8 @@ def add(verbs: Verbs) -> None:
         "--quantize",
         nargs="+",
         action="extend",
-        metavar="BITS|PATTERN=BITS",
-        help="store float32 weights in 8, 4 or 2 bits: all tables, or those whose names match (as in a shell; the "
-        "first pattern that matches counts; raw for none)",
+        metavar=quantization.METAVAR,
+        help=quantization.HELP,
     )
     parser.add_argument(
         "--tables",
@@ -68,55 +57,25 @@ def add(verbs: Verbs) -> None:
 def _run(args: argparse.Namespace) -> int:
     from cnrfmt.integrations.convert import convert
 
-    quantize = _quantization(args.quantize)
-    try:
-        with output.progress("converting", shown=not args.json) as progress:
-            found = convert(
-                args.source,
-                args.target,
-                quantize=quantize,
-                tables=args.tables,
-                version=args.version,
-                force=args.force,
-                source_format=args.source_format,
-                target_format=args.target_format,
-                threads=args.threads,
-                progress=progress,
-            )
-    except UsageError as error:
-        text = str(error)
-        for theirs, ours in _OPTION_OF.items():
-            text = text.replace(theirs, ours)
-        raise UsageError(text) from error
+    quantize = quantization.choices_of(args.quantize)
+    with naming_options(), output.progress("converting", shown=not args.json) as progress:
+        found = convert(
+            args.source,
+            args.target,
+            quantize=quantize,
+            tables=args.tables,
+            version=args.version,
+            force=args.force,
+            source_format=args.source_format,
+            target_format=args.target_format,
+            threads=args.threads,
+            progress=progress,
+        )
     if args.json:
         output.write_json({"source": args.source, "target": args.target, **found})
     else:
         _write(args.target, found)
     return exits.SOUND
-
-
-def _quantization(words: list[str] | None) -> dict[str, Quantize | None] | None:
-    """What `save` takes: patterns in the order given, and bits alone as the pattern that matches all, last."""
-    if not words:
-        return None
-    found: dict[str, Quantize | None] = {}
-    everything: dict[str, Quantize | None] = {}
-    for word in words:
-        pattern, equals, bits = word.rpartition("=")
-        into = found if equals else everything
-        key = pattern if equals else "*"
-        if key in into:
-            raise UsageError(f"--quantize: {pattern!r} twice" if equals else "--quantize: bits for all tables twice")
-        into[key] = _bits(bits, word)
-    return {**found, **everything}
-
-
-def _bits(text: str, word: str) -> Quantize | None:
-    if text in _RAW:
-        return None
-    if text not in ("8", "4", "2"):
-        raise UsageError(f"--quantize takes 8, 4, 2 or raw, alone or behind PATTERN=; found {word!r}")
-    return Quantize(bits=int(text))
 
 
 def _write(target: str, found: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--bits",
         type=int,
-        choices=(32, 8, 4, 2),
+        choices=(32, *range(8, 1, -1)),
         default=8,
         help="bits per stored weight; 32 is raw float32 (default: 8)",
     )

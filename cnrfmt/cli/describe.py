@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from cnrfmt.errors import DamagedError, UnsupportedError, VersionExpiredError
-from cnrfmt.format.encoding import Layout, RowwiseLayout
+from cnrfmt.format.encoding import CastLayout, CodebookLayout, Layout, LogLayout, RawLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, parse_manifest
 from cnrfmt.format.schema import ColumnSchema
-from cnrfmt.format.toc import DenseEntry, TableEntry
+from cnrfmt.format.toc import DenseEntry, Part, TableEntry
 from cnrfmt.reader import Checkpoint
 from cnrfmt.sizes import plain_bytes, sizes, sizes_of_segment
 from cnrfmt.storage.base import DirectoryFacts, manifest_place
@@ -17,11 +18,29 @@ from cnrfmt.table import Table
 Json = dict[str, Any]
 
 
-def layout_words(layout: Layout) -> str:
-    """How a part is stored, in words."""
-    if isinstance(layout, RowwiseLayout):
-        return f"rowwise {layout.bits}-bit"
-    return f"raw {layout.dtype}"
+def layout_words(layout: Layout, method: str | None) -> str:
+    """How rows are stored, in words; `method` is None for raw rows."""
+    if isinstance(layout, RawLayout):
+        return f"raw {layout.dtype}"
+    if isinstance(layout, CastLayout):
+        return layout.stored
+    if isinstance(layout, LogLayout):
+        return f"log {layout.bits}-bit"
+    if isinstance(layout, CodebookLayout):
+        return f"kmeans {layout.bits}-bit" + ("" if layout.block is None else f", {layout.block} rows a codebook")
+    group = "" if layout.group is None else f", groups of {layout.group}"
+    return f"{method} {layout.bits}-bit {layout.placement}{group}"
+
+
+def parameter_words(scheme: Json) -> str:
+    """The parameters of a method, in words; empty where it has none."""
+    words = [
+        f"{scheme['num_bins']} bins" if scheme["num_bins"] is not None else "",
+        f"ratio {scheme['ratio']:g}" if scheme["ratio"] is not None else "",
+        f"{scheme['starts']} starts" if scheme["starts"] is not None else "",
+        f"exact above an error of {scheme['bound']:g}" if scheme["bound"] is not None else "",
+    ]
+    return ", ".join(word for word in words if word)
 
 
 def table(ck: Checkpoint, found: Table) -> Json:
@@ -42,19 +61,55 @@ def table(ck: Checkpoint, found: Table) -> Json:
 
 
 def _column(column: ColumnSchema, found: Table, entries: list[TableEntry]) -> Json:
-    parts = [(e, p) for e in entries for p in e.parts if p.column == column.name]
-    main = [part for _, part in parts if part.exceptions_of is None]
+    stored = _stored(entries, column.name)
     return {
         "name": column.name,
         "dtype": column.dtype,
         "values_per_row": column.width(found.schema.dim),
         "fill": column.fill.hex(),
-        "encodings": list(dict.fromkeys(layout_words(part.layout) for part in main)),
-        "exceptions": sum(
-            entry.row_sets[part.rows].count
-            for entry, part in parts
-            if part.exceptions_of is not None
-        ),
+        "encodings": list(dict.fromkeys(group["words"] for group in stored)),
+        "exceptions": sum(group["exact_rows"] for group in stored),
+        "stored": stored,
+    }
+
+
+def _stored(entries: list[TableEntry], column: str) -> list[Json]:
+    """How the parts of a column are stored: those that are stored alike, taken together.
+
+    `rows` counts a row for each segment that writes it; `exact_rows` are those of them that stand in exception parts.
+    Errors are relative l2 errors of the other rows: their mean, and the greatest.
+    """
+    groups: dict[str, Json] = {}
+    members: dict[str, list[tuple[TableEntry, Part, int]]] = {}
+    for entry in entries:
+        exact = {p.exceptions_of: entry.row_sets[p.rows].count for p in entry.parts if p.exceptions_of is not None}
+        for number, part in enumerate(entry.parts):
+            if part.column == column and part.exceptions_of is None:
+                group = _group_of(part)
+                key = json.dumps(group)
+                groups[key] = group
+                members.setdefault(key, []).append((entry, part, exact.get(number, 0)))
+    return [group | _totals(members[key]) for key, group in groups.items()]
+
+
+def _group_of(part: Part) -> Json:
+    scheme = None if part.scheme is None else dict(vars(part.scheme))
+    # Each part of logarithmic codes has a base and a shift of its own, where its values are.
+    encoding = {name: value for name, value in part.layout.to_json().items() if name not in ("base", "shift")}
+    words = layout_words(part.layout, None if part.scheme is None else part.scheme.method)
+    return {"words": words, "encoding": encoding, "scheme": scheme}
+
+
+def _totals(members: list[tuple[TableEntry, Part, int]]) -> Json:
+    # Parts that divide the elements of a row among them hold it together.
+    rows = {(id(entry), part.rows): entry.row_sets[part.rows].count for entry, part, _ in members}
+    held = [entry.row_sets[part.rows].count - exact for entry, part, exact in members]
+    total = sum(n * part.errors.mean for n, (_, part, _) in zip(held, members, strict=True))
+    return {
+        "rows": sum(rows.values()),
+        "exact_rows": sum(exact for _, _, exact in members),
+        "mean_error": total / max(1, sum(held)),
+        "max_error": max(part.errors.worst for _, part, _ in members),
     }
 
 

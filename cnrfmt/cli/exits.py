@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from cnrfmt.errors import DamagedError, UnsupportedError, UsageError
 
 SOUND, DAMAGED, USAGE, UNJUDGED, IO = 0, 1, 2, 3, 4
+DIFFERENT = 5
+"""What `diff` found, where ``--exit-code`` asks for it."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """What a shell makes of death by SIGINT and SIGPIPE."""

@@ -76,6 +76,7 @@ def _write(facts: dict[str, Any]) -> None:
     if facts["tables"]:
         _heading("tables")
         _write_tables(facts["tables"])
+    write_errors(facts["tables"])
     _heading("versions")
     _write_versions(facts)
     _heading("chain")
@@ -123,19 +124,46 @@ def _write_tables(tables: list[dict[str, Any]]) -> None:
         first = [table["name"], table["kind"], f"{table['rows']:,} x {table['dim']}"]
         for column in table["columns"]:
             per_row = " (1 per row)" if column["values_per_row"] == 1 < table["dim"] else ""
-            exceptions = f" + {output.plural(column['exceptions'], 'exception')}"
+            exact = f" + {output.plural(column['exceptions'], 'exact row')}"
             stored = ", ".join(column["encodings"]) or "never written"
             rows.append(
                 [
                     *first,
                     column["name"] + per_row,
                     column["dtype"],
-                    stored + (exceptions if column["exceptions"] else ""),
+                    stored + (exact if column["exceptions"] else ""),
                 ]
             )
             first = ["", "", ""]
     header = ["NAME", "KIND", "ROWS x DIM", "COLUMN", "DTYPE", "STORED AS"]
     output.write_table(header, rows, right={"ROWS x DIM"}, indent=2)
+
+
+def write_errors(tables: list[dict[str, Any]]) -> None:
+    """Writes what quantisation did to the rows that the chain holds, where anything is quantised."""
+    rows = []
+    for table in tables:
+        for column in table["columns"]:
+            for group in column["stored"]:
+                if group["scheme"] is not None:
+                    parameters = describe.parameter_words(group["scheme"])
+                    rows.append(
+                        [
+                            f"{table['name']}.{column['name']}",
+                            group["words"] + (f" ({parameters})" if parameters else ""),
+                            f"{group['rows']:,}",
+                            f"{group['exact_rows']:,}",
+                            output.number(group["mean_error"]),
+                            output.number(group["max_error"]),
+                        ]
+                    )
+    if not rows:
+        return
+    _heading("quantised columns")
+    header = ["COLUMN", "STORED AS", "ROWS", "EXACT", "MEAN ERROR", "MAX ERROR"]
+    output.write_table(header, rows, right=set(header[2:]), indent=2)
+    output.write("  ROWS as all segments of the chain wrote them, EXACT those of them stored as they were given;")
+    output.write("  relative l2 errors of the others: the norm of what changed in a row, over the row's norm")
 
 
 def _write_versions(facts: dict[str, Any]) -> None:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cnrfmt.cli import exits
+from cnrfmt.errors import UsageError
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
     Verbs = object
+
+_OPTION_OF = {
+    "force=True": "--force",
+    "source_format=": "--from",
+    "target_format=": "--to",
+    "quantize={name: None, ...}": "--quantize NAME=raw",
+}
+"""What errors call an argument, and what it is called here."""
+
 
 def add_verb(
     verbs: Verbs,
@@ -55,3 +66,15 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, metavar="N", help="how many threads to use (else one per processor)"
     )
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """What is wrong with an argument is said of the option that gave it."""
+    try:
+        yield
+    except UsageError as error:
+        text = str(error)
+        for theirs, ours in _OPTION_OF.items():
+            text = text.replace(theirs, ours)
+        raise UsageError(text) from error

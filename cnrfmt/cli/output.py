@@ -136,6 +136,11 @@ def size(count: int) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
+def number(value: float | None) -> str:
+    """A number for people, to four digits; empty where there is none."""
+    return "" if value is None else f"{value:.4g}"
+
+
 def plural(count: int, noun: str) -> str:
     """A count and a noun, with an s where there isn't exactly one."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

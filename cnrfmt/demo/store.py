@@ -45,7 +45,8 @@ class Store(Protocol):
 class CnrStore:
     """A container of this library: a single file.
 
-    `bits` per element of the tables' weights; 32 for raw float32.
+    `bits` per element of the tables' weights; 32 for raw float32. Up to 4 bits scale and bias come from the greedy
+    search of Check-N-Run; accumulators are then 12-bit logarithmic codes.
     """
 
     path: Path
@@ -54,7 +55,9 @@ class CnrStore:
 
     def quantize(self) -> cnrfmt.Quantize | None:
         """How weights are stored; raises `UsageError` for bits that there aren't."""
-        return None if self.bits == RAW_BITS else cnrfmt.Quantize(bits=self.bits)
+        if self.bits == RAW_BITS:
+            return None
+        return cnrfmt.Quantize(bits=self.bits, method="adaptive" if self.bits <= 4 else "asymmetric")
 
     def save(self, snapshot: Snapshot) -> int:
         """Commits a full snapshot as a baseline; gives its version."""

@@ -1,5 +1,5 @@
-"""How rows become the bytes of a part, and bytes rows: raw and row-wise encodings, and row indexes."""
+"""How rows become the bytes of a part, and bytes rows: the encodings, and row indexes."""
 
-from cnrfmt.encodings.base import Coder, coder
+from cnrfmt.encodings.base import Coder, Encoded, Encoder, Recipe, coder, encoder
 
-__all__ = ["Coder", "coder"]
+__all__ = ["Coder", "Encoded", "Encoder", "Recipe", "coder", "encoder"]

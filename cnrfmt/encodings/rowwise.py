@@ -1,108 +1,93 @@
-"""The row-wise encodings: codes of 8, 4 or 2 bits with a scale and a bias for each row.
-
-Layout `tail` of the specification (section 6). The codes are those that inference operators choose
-themselves, so that an encoded table is bit for bit what they would have made of it.
-"""
+"""The row-wise encodings: codes of 2 to 8 bits with scales and biases (specification, section 6.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Bytes, Ids
+from cnrfmt.encodings.base import Coder
+from cnrfmt.encodings.checks import Flags, finite, first_row, padding_of_codes
+from cnrfmt.encodings.errors import KINDS
 from cnrfmt.format.encoding import RowwiseLayout
 
-_CHUNK = 4 << 20
-"""Bytes of encoded rows that a check looks at in one step."""
+_NO_BIAS = -1
+
+
+Geometry = tuple[int, int, int, int, int, int, int, int]
+"""What kernels are told of a layout: bits, group, three offsets in a row, kinds of scale and bias, row bytes."""
+
+
+def geometry(layout: RowwiseLayout, width: int) -> Geometry:
+    """Where rows of `width` elements have what."""
+    scale_kind, bias_kind = KINDS[layout.scale], _NO_BIAS if layout.bias is None else KINDS[layout.bias]
+    group = width if layout.group is None else min(layout.group, width)
+    return layout.bits, group, *layout.places(width), scale_kind, bias_kind, layout.row_bytes(width)
 
 
 @dataclass(frozen=True)
-class RowwiseCoder:
-    """Float32 rows as codes with scale and bias; see `Coder` for what each method does."""
+class RowwiseCoder(Coder):
+    """Rows of codes with parameters; see `Coder` for what each method does."""
 
     layout: RowwiseLayout
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return dtypes.dtype_of(self.layout.dtype)
-
-    def row_bytes(self, width: int) -> int:
-        """Bytes of a row of `width` elements, parameters included."""
-        return self.layout.row_bytes(width)
-
-    def encode(self, rows: Array) -> tuple[Bytes, Ids]:
-        """Encodes; rows with a NaN or an infinity, or beyond the parameters' range, can't be held."""
-        from cnrfmt.kernels import rowwise as kernel
-
-        count, width = rows.shape
-        rows = np.asarray(rows, self.dtype, order="C")
-        out = np.empty((count, self.row_bytes(width)), np.uint8)
-        bad = np.empty(count, np.uint8)
-        if self.layout.bits == 8:
-            failed = kernel.encode_rows_8(rows, out, bad)
-        else:
-            failed = kernel.encode_rows_nbit(rows, self.layout.bits, out, bad)
-        positions = np.flatnonzero(bad) if failed else np.empty(0, np.int64)
-        return out.reshape(-1), positions.astype(np.int64, copy=False)
-
-    def decode_range(self, data: Bytes, offset: int, out: Array) -> None:
+    def decode_range(self, data: Bytes, offset: int, out: Array, position: int = 0, books: Array | None = None) -> None:
         """Decodes consecutive rows."""
-        from cnrfmt.kernels import rowwise as kernel
+        from cnrfmt.kernels import layouts, rowwise
 
-        if self.layout.bits == 8:
-            kernel.decode_range_8(data, offset, out)
+        layout = self.layout
+        if layout.placement != "tail":
+            layouts.decode_range(data, offset, *geometry(layout, out.shape[1]), out)
+        elif layout.bits == 8:
+            rowwise.decode_range_8(data, offset, out)
         else:
-            kernel.decode_range_nbit(data, offset, self.layout.bits, out)
+            rowwise.decode_range_nbit(data, offset, layout.bits, out)
 
-    def decode_rows(self, data: Bytes, offsets: Ids, out: Array, targets: Ids) -> None:
-        """Decodes rows from anywhere."""
-        from cnrfmt.kernels import rowwise as kernel
-
-        if self.layout.bits == 8:
-            kernel.decode_rows_8(data, offsets, out, targets)
-        else:
-            kernel.decode_rows_nbit(data, offsets, self.layout.bits, out, targets)
-
-    def find_padding(self, data: Bytes, offset: int, count: int, width: int) -> int:
-        """Checks the highest bits of the last code byte, which belong to no code."""
-        used = width * self.layout.bits % 8
-        if not used:
-            return -1
-        last = self.layout.code_bytes(width) - 1
-        return self._first(data, offset, count, width, lambda rows: rows[:, last] >> used != 0)
-
-    def find_parameter(self, data: Bytes, offset: int, count: int, width: int) -> int:
-        """Checks that scale and bias are finite."""
-        first = self.layout.code_bytes(width)
-        parameter = dtypes.dtype_of(self.layout.parameter)
-
-        def broken(rows: Bytes) -> npt.NDArray[np.bool_]:
-            values = np.ascontiguousarray(rows[:, first:]).view(parameter)
-            sound: npt.NDArray[np.bool_] = np.isfinite(values).all(axis=1)
-            return ~sound
-
-        return self._first(data, offset, count, width, broken)
-
-    def _first(
+    def decode_rows(
         self,
         data: Bytes,
-        offset: int,
-        count: int,
-        width: int,
-        broken: Callable[[Bytes], npt.NDArray[np.bool_]],
-    ) -> int:
-        """The first row of which `broken` is true, looked for in chunks."""
-        row_bytes = self.row_bytes(width)
-        rows = data[offset : offset + count * row_bytes].reshape(count, row_bytes)
-        step = max(1, _CHUNK // row_bytes)
-        for start in range(0, count, step):
-            found = broken(rows[start : start + step])
-            if found.any():
-                return start + int(np.argmax(found))
-        return -1
+        offsets: Ids,
+        out: Array,
+        targets: Ids,
+        positions: Ids | None = None,
+        books: Array | None = None,
+    ) -> None:
+        """Decodes rows from anywhere."""
+        from cnrfmt.kernels import layouts, rowwise
+
+        layout = self.layout
+        if layout.placement != "tail":
+            layouts.decode_rows(data, offsets, *geometry(layout, out.shape[1]), out, targets)
+        elif layout.bits == 8:
+            rowwise.decode_rows_8(data, offsets, out, targets)
+        else:
+            rowwise.decode_rows_nbit(data, offsets, layout.bits, out, targets)
+
+    def find_padding(self, data: Bytes, offset: int, count: int, width: int) -> int:
+        """Checks the highest bits of the last code byte, and the bytes that follow it in the layout `head`."""
+        layout = self.layout
+        row_bytes, codes_at = layout.row_bytes(width), layout.places(width)[0]
+        end = codes_at + layout.code_bytes(width)
+        found = padding_of_codes(data, offset, count, row_bytes, end - 1, width * layout.bits % 8)
+        if layout.placement != "head":
+            return found
+        other = first_row(data, offset, count, row_bytes, lambda rows: np.asarray(rows[:, end:].any(axis=1)))
+        return min(found, other) if found >= 0 and other >= 0 else max(found, other)
+
+    def find_parameter(self, data: Bytes, offset: int, count: int, width: int) -> int:
+        """Checks that scales and biases are finite."""
+        layout, groups = self.layout, self.layout.groups(width)
+        _, scales_at, biases_at = layout.places(width)
+        places = [(scales_at, dtypes.dtype_of(layout.scale))]
+        if layout.bias is not None:
+            places.append((biases_at, dtypes.dtype_of(layout.bias)))
+
+        def broken(rows: Bytes) -> Flags:
+            found = np.zeros(len(rows), np.bool_)
+            for at, kind in places:
+                found |= ~finite(np.ascontiguousarray(rows[:, at : at + groups * kind.itemsize]).view(kind))
+            return found
+
+        return first_row(data, offset, count, layout.row_bytes(width), broken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cnrfmt.errors import DamagedError
+from cnrfmt.format.encoding import LogLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.schema import TableSchema
 from cnrfmt.format.toc import TableEntry, Toc
@@ -67,11 +68,11 @@ def check_table(schema: TableSchema, table: TableEntry, where: str) -> Iterator[
                 expected=f"at most {width} elements",
                 found=part.elements[1],
             )
-        elif part.layout.dtype != column.dtype:
+        elif part.layout.dtype != column.dtype or (isinstance(part.layout, LogLayout) and not column.per_row):
             yield DamagedError(
                 "part-encoding",
                 f"{where}, part {number}",
-                expected=f"an encoding of {column.dtype}",
+                expected=f"an encoding of {column.dtype}, {'one value' if column.per_row else 'dim values'} per row",
                 found=part.layout.to_json(),
             )
 

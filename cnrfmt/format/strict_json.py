@@ -176,6 +176,13 @@ class Record:
             )
         return value
 
+    def number(self, key: str) -> int | float | None:
+        """A number, or null."""
+        value = self._object[key]
+        if value is None or type(value) is int or type(value) is float:
+            return value
+        self._fail("a number or null", repr(value)[:80], key)
+
     def text(self, key: str, longest: int = 256) -> str:
         """A string of at most `longest` bytes."""
         value = self._object[key]

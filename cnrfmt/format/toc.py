@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits, strict_json
-from cnrfmt.format.encoding import DENSE_ITEM_SIZES, Layout, RowwiseLayout, parse_layout
+from cnrfmt.format.encoding import DENSE_ITEM_SIZES, Layout, RawLayout, parse_layout
+from cnrfmt.format.scheme import NO_ERRORS, Errors, Scheme, parse_scheme, scheme_json
 from cnrfmt.format.strict_json import Json, Record
 
 CODES = ("range", "raw", "packed", "runs", "bitmap")
@@ -28,7 +29,11 @@ class RowSet:
 
 @dataclass(frozen=True)
 class Part:
-    """One rectangle of one column under one encoding."""
+    """One rectangle of one column under one encoding.
+
+    `codebooks` is the section of those that its rows share. `scheme` and `errors` say how the codes were chosen, and
+    what that did to the rows; they are None and zero where the rows are raw.
+    """
 
     column: str
     rows: int
@@ -36,11 +41,19 @@ class Part:
     layout: Layout
     section: int
     exceptions_of: int | None = None
+    codebooks: int | None = None
+    scheme: Scheme | None = None
+    errors: Errors = NO_ERRORS
+
+    @property
+    def width(self) -> int:
+        """Elements of each row of the part."""
+        return self.elements[1] - self.elements[0]
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of each row of the part."""
-        return self.layout.row_bytes(self.elements[1] - self.elements[0])
+        """The most bytes that hold bits of a row of the part."""
+        return self.layout.row_bytes(self.width)
 
 
 @dataclass(frozen=True)
@@ -126,7 +139,9 @@ def _table_json(table: TableEntry) -> Json:
                 "elements": p.elements,
                 "encoding": p.layout.to_json(),
                 "section": p.section,
+                "codebooks": p.codebooks,
                 "exceptions_of": p.exceptions_of,
+                "scheme": scheme_json(p.scheme, p.errors),
             }
             for p in table.parts
         ],
@@ -313,7 +328,7 @@ def _parse_part(
     place: str,
     lenient: bool,
 ) -> Part:
-    keys = ("column", "rows", "elements", "encoding", "section", "exceptions_of")
+    keys = ("column", "rows", "elements", "encoding", "section", "codebooks", "exceptions_of", "scheme")
     record = Record(value, keys, place, lenient=lenient)
     rows = _reference(record, "rows", len(row_sets), "row set")
     first, end = record.integers("elements", 2)
@@ -322,18 +337,20 @@ def _parse_part(
             "elements", place, expected="0 <= first < end <= width", found=f"{first} to {end}"
         )
     section = _reference(record, "section", len(sections), "section")
-    part = Part(
-        record.name("column"),
-        rows,
-        (first, end),
-        parse_layout(record["encoding"], f"{place}, encoding", lenient=lenient),
-        section,
-        None if record.is_null("exceptions_of") else record.integer("exceptions_of"),
-    )
-    want = row_sets[rows].count * part.row_bytes
-    if sections[section][1] != want:
+    shared = None if record.is_null("codebooks") else _reference(record, "codebooks", len(sections), "section")
+    layout = parse_layout(record["encoding"], f"{place}, encoding", lenient=lenient)
+    scheme, errors = parse_scheme(record["scheme"], layout, f"{place}, scheme", lenient=lenient)
+    exceptions_of = None if record.is_null("exceptions_of") else record.integer("exceptions_of")
+    part = Part(record.name("column"), rows, (first, end), layout, section, exceptions_of, shared, scheme, errors)
+    count = row_sets[rows].count
+    want = layout.section_bytes(count, part.width), layout.codebook_bytes(count)
+    found = sections[section][1], 0 if shared is None else sections[shared][1]
+    if want != found:
         raise DamagedError(
-            "part-length", place, expected=f"{want} bytes", found=f"{sections[section][1]} bytes"
+            "part-length",
+            place,
+            expected=f"{want[0]} bytes, and {want[1]} of shared codebooks",
+            found=f"{found[0]} and {found[1]}",
         )
     return part
 
@@ -346,15 +363,15 @@ def _check_exception(parts: list[Part], count: int, overridden: set[int], place:
         raise DamagedError(rule, place, expected="an earlier part", found=f"part {number}")
     main = parts[number]
     if (
-        isinstance(part.layout, RowwiseLayout)
-        or not isinstance(main.layout, RowwiseLayout)
+        not isinstance(part.layout, RawLayout)
+        or isinstance(main.layout, RawLayout)
         or (main.column, main.elements) != (part.column, part.elements)
         or number in overridden
     ):
         raise DamagedError(
             "exception",
             place,
-            expected="a raw part for a row-wise part of the same column and elements, one for each",
+            expected="a raw part for one that isn't raw, of the same column and elements, one for each",
             found=f"exceptions of part {number}",
         )
     overridden.add(number)
@@ -413,6 +430,7 @@ def _check_references(
         for item in group
         if (section := item.section) is not None
     )
+    used.update(p.codebooks for t in tables for p in t.parts if p.codebooks is not None)
     for number in range(len(sections)):
         if used[number] != 1:
             raise DamagedError(

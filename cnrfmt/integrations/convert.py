@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,15 +12,18 @@ from importlib import import_module
 from typing import Any
 
 from cnrfmt.arrays import Array
-from cnrfmt.encodings.quantize import check_patterns
+from cnrfmt.encodings.quantize import Choices, check_patterns
 from cnrfmt.errors import CnrError, StorageError, UsageError
+from cnrfmt.format.schema import WEIGHT
 from cnrfmt.integrations.content import Export, Format, Outgoing, check_room, damaged, spooling
-from cnrfmt.integrations.scheme import Patterns, from_container, table_bytes, to_container
-from cnrfmt.plan import Quantization
+from cnrfmt.integrations.scheme import from_container, table_bytes, take_tables, to_container
+from cnrfmt.patterns import Patterns
 from cnrfmt.reader import open as open_checkpoint
 from cnrfmt.storage.base import temporary_token
 from cnrfmt.storage.container import path_text
 from cnrfmt.storage.fs import POSIX, PosixFs
+from cnrfmt.stored_column import table_data
+from cnrfmt.tabledata import TableData
 from cnrfmt.writer import save
 
 PathLike = str | os.PathLike[str]
@@ -37,7 +41,7 @@ def convert(
     source: PathLike,
     target: PathLike,
     *,
-    quantize: Quantization = None,
+    quantize: Choices = None,
     tables: Iterable[str] | None = None,
     version: int | None = None,
     force: bool = False,
@@ -97,9 +101,10 @@ def convert(
     ours = _format_of(target, target_format, "target")
     patterns = Patterns(tables)
     if (theirs == CNR) == (ours == CNR):
+        advice = "`cnrfmt quantize` makes one of another" if ours == CNR else "convert by way of a container"
         raise UsageError(
             f"{source} to {target}: one of the two must be a container, and only one, "
-            f"found {theirs} and {ours}; convert by way of a container"
+            f"found {theirs} and {ours}; {advice}"
         )
     if not os.path.exists(source):
         raise StorageError(errno.ENOENT, "there is no such file", source)
@@ -110,6 +115,28 @@ def convert(
     with _our_errors(source):
         summary = job.import_file(theirs) if ours == CNR else job.export_file(ours, force)
     return {"source_format": theirs, "target_format": ours, **summary}
+
+
+@contextmanager
+def opened_tables(source: PathLike, patterns: Patterns, version: int | None = None) -> Iterator[dict[str, TableData]]:
+    """The tables of a container or of a file that `convert` reads; rows can be read as long as the context lasts.
+
+    What a file holds compressed is unpacked into the folder for temporary files. Raises what `convert` raises.
+    """
+    path = path_text(source, "source")
+    name = _format_of(path, None, "source")
+    if not os.path.exists(path):
+        raise StorageError(errno.ENOENT, "there is no such file", path)
+    with _our_errors(path):
+        if name == CNR:
+            with open_checkpoint(path, version=version, backend="pread", threads=1) as ck:
+                patterns.check(list(ck), path)
+                yield {table: table_data(ck, table) for table in ck if table in patterns}
+            return
+        if version is not None:
+            raise UsageError(f"{path}: only containers have versions; leave version out")
+        with spooling(tempfile.gettempdir()) as spool, _module(name).read(path, spool) as found:
+            yield take_tables(found.notes, dict(found.arrays), patterns, path)
 
 
 def _format_of(path: str, wanted: str | None, role: str) -> str:
@@ -170,7 +197,7 @@ class _Job:
     source: str
     target: str
     patterns: Patterns
-    quantize: Quantization
+    quantize: Choices
     version: int | None
     threads: int | None
     report: Progress
@@ -187,7 +214,7 @@ class _Job:
         form = _module(name)
         with spooling(self.folder) as spool, form.read(self.source, spool) as found:
             content = to_container(found, self.patterns, spool, self.source)
-            check_patterns(self.quantize, content.tables)
+            check_patterns(self.quantize, {name: (WEIGHT, *data.columns) for name, data in content.tables.items()})
             total = table_bytes(content.tables, self.quantize)
             total += sum(getattr(value, "nbytes", 0) for value in content.dense.values())
             check_room(self.folder, total, self.target)

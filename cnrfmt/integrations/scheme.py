@@ -18,9 +18,8 @@ of any other origin, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,8 @@ from cnrfmt import dtypes
 from cnrfmt.arrays import Array
 from cnrfmt.errors import UsageError
 from cnrfmt.format import limits, strict_json
-from cnrfmt.format.schema import WEIGHT
+from cnrfmt.format.schema import WEIGHT, ColumnSchema
+from cnrfmt.inputs import as_source
 from cnrfmt.integrations.content import (
     Export,
     Format,
@@ -43,37 +43,13 @@ from cnrfmt.integrations.content import (
     slices,
 )
 from cnrfmt.integrations.notes import DenseNotes, Notes, TableNotes
+from cnrfmt.patterns import Patterns
 from cnrfmt.reader import Checkpoint
 from cnrfmt.table import Table
 from cnrfmt.tabledata import TableData
 
 _MAPPED = 64 << 20
 """Bytes from which on a dense array isn't held in memory."""
-
-
-class Patterns:
-    """Which tables are wanted: those that match a pattern (as in `fnmatch`, case counts); all if None."""
-
-    def __init__(self, patterns: Iterable[str] | None) -> None:
-        if isinstance(patterns, str):
-            raise UsageError(f"tables is a list of patterns; use tables=[{patterns!r}]")
-        self._patterns = None if patterns is None else tuple(patterns)
-        if not all(isinstance(p, str) for p in self._patterns or ()):
-            raise UsageError(f"tables is a list of patterns, found {self._patterns!r}")
-
-    def __contains__(self, name: str) -> bool:
-        if self._patterns is None:
-            return True
-        return any(name == p or fnmatchcase(name, p) for p in self._patterns)
-
-    def check(self, names: Sequence[str], path: str) -> None:
-        """Raises `UsageError` if a pattern matches none of the names that could be tables."""
-        for pattern in self._patterns or ():
-            if not any(name in Patterns([pattern]) for name in names):
-                shown = ", ".join(map(repr, names[:20])) or "none"
-                raise UsageError(
-                    f"{path}: no table matches {pattern!r}; what could be tables: {shown}"
-                )
 
 
 @dataclass(frozen=True)
@@ -92,31 +68,41 @@ def to_container(found: Incoming, patterns: Patterns, spool: Spool, path: str) -
     Raises `UsageError` where a container can't hold it, and `DamagedError` where its notes contradict it.
     """
     arrays = dict(found.arrays)
-    plain = [name for name, array in arrays.items() if _could_be_table(array)]
-    patterns.check([*found.notes.tables, *plain], path)
-    tables = {
-        name: _noted_table(notes, arrays, f"{path}, table {name!r}")
-        for name, notes in found.notes.tables.items()
-        if name in patterns
-    }
+    tables = take_tables(found.notes, arrays, patterns, path)
     dense: dict[str, Any] = {}
     for name, entry in found.notes.dense.items():
         dense[name] = _noted_dense(entry, arrays, spool, f"{path}, dense entry {name!r}")
     for name, array in arrays.items():
-        if _could_be_table(array) and name in patterns:
-            if name in tables:
-                raise damaged(path, expected=f"one table named {name!r}", found="two")
-            tables[name] = TableData(array)
-        else:
-            # An array of a table that isn't wanted may be named as a dense entry is.
-            while name in dense:
-                name += "~"
-            dense[name] = _as_dense(array, spool, f"{path}, array {name!r}")
+        # An array of a table that isn't wanted may be named as a dense entry is.
+        while name in dense:
+            name += "~"
+        dense[name] = _as_dense(array, spool, f"{path}, array {name!r}")
     for name, value in found.values.items():
         if name in dense:
             raise damaged(path, expected=f"one dense entry named {name!r}", found="two")
         dense[name] = value
     return Content(tables, dense, found.metadata | found.notes.metadata, found.notes.step)
+
+
+def take_tables(notes: Notes, arrays: dict[str, Any], patterns: Patterns, path: str) -> dict[str, TableData]:
+    """The tables of a foreign file that are wanted, taken out of its arrays.
+
+    Raises `UsageError` where a pattern matches nothing, and `DamagedError` where the notes contradict the arrays.
+    """
+    plain = [name for name, array in arrays.items() if _could_be_table(array)]
+    patterns.check([*notes.tables, *plain], path)
+    tables = {
+        name: _noted_table(noted, arrays, f"{path}, table {name!r}")
+        for name, noted in notes.tables.items()
+        if name in patterns
+    }
+    of_dense = {entry.array for entry in notes.dense.values()}
+    for name in plain:
+        if name in arrays and name in patterns and name not in of_dense:
+            if name in tables:
+                raise damaged(path, expected=f"one table named {name!r}", found="two")
+            tables[name] = TableData(arrays.pop(name))
+    return tables
 
 
 def _could_be_table(array: Any) -> bool:
@@ -267,15 +253,17 @@ def _dense_array(name: str, array_name: str, value: Any, notes: Notes) -> Outgoi
 
 def table_bytes(tables: dict[str, TableData], quantize: Any) -> int:
     """About how many bytes the columns of these tables take in a container."""
-    from cnrfmt.encodings.quantize import layout_for
+    from cnrfmt.encodings.recipes import recipe_for
 
     total = 0
     for name, data in tables.items():
         for column, array in {WEIGHT: data.values, **data.columns}.items():
             dtype = dtypes.name_of(array.dtype, column=True, what=f"table {name!r}, {column!r}")
-            layout = layout_for(name, column, dtype, quantize)
+            source = as_source(array, what=f"table {name!r}, {column!r}")
             rows, *width = array.shape
-            total += rows * layout.row_bytes(width[0] if width else 1)
+            schema = ColumnSchema(column, dtype, not width, b"")
+            layout = recipe_for(name, schema, source, quantize).layout
+            total += layout.section_bytes(rows, width[0] if width else 1) + layout.codebook_bytes(rows)
     return total
 
 

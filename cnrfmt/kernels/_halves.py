@@ -1,7 +1,7 @@
-"""Half precision, which numba doesn't compute with: conversion from and to float32.
+"""Half precision and bfloat16, which numba doesn't compute with: conversion from and to float32.
 
-Where the processor has instructions for it they are used; elsewhere the bits are put together. Both
-give the same: the nearest half, ties to even, infinite from 65520 on, and exact floats.
+Where the processor has instructions for half precision they are used; elsewhere the bits are put
+together. Both give the same: the nearest half, ties to even, infinite from 65520 on, and exact floats.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import numpy as np
 
 from cnrfmt.kernels._jit import INTERPRETED, helper
 from cnrfmt.kernels._numba import binding, config, intrinsic, ir, types
+
+# The kinds of a row's parameters, as kernels are told them.
+NO_PARAMETER, FLOAT32, FLOAT16, BFLOAT16 = -1, 0, 1, 2
 
 
 @helper
@@ -71,3 +74,27 @@ if _has_instructions():
 
 else:
     half_of, float_of = half_by_bits, float_by_bits
+
+
+@helper
+def bfloat_of(x: np.float32) -> np.uint16:
+    """The nearest bfloat16, ties to even, as its bits; x isn't NaN."""
+    bits = np.int64(np.float32(x).view(np.uint32))
+    return np.uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
+
+
+@helper
+def float_of_bfloat(bits: np.uint16) -> np.float32:
+    """The float32 of the same value as a bfloat16, which is given as its bits."""
+    return np.uint32(np.int64(bits) << 16).view(np.float32)
+
+
+@helper
+def round_to(x: np.float32, kind: int) -> np.float32:
+    """The nearest number of a kind, ties to even, as a float32; x isn't NaN."""
+    rounded: np.float32 = x
+    if kind == FLOAT16:
+        rounded = float_of(half_of(x))
+    elif kind == BFLOAT16:
+        rounded = float_of_bfloat(bfloat_of(x))
+    return rounded

@@ -85,6 +85,8 @@ else:
     _F32 = ir.FloatType()
 
     def _place(context: Any, builder: Any, array: Any, value: Any, offset: Any) -> Any:
+        if isinstance(array, types.CPointer):
+            return builder.gep(value, [offset])
         data = context.make_array(array)(context, builder, value).data
         return builder.gep(data, [offset])
 

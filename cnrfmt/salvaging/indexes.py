@@ -42,7 +42,7 @@ def known_rows(segment: SalvagedSegment, row_set: RowSet) -> KnownRows:
     lost = segment.lost_bytes(row_set.section)
     if not len(lost):
         try:
-            return KnownRows(row_set, segment.ids(row_set))
+            return KnownRows(row_set, segment.indexes.ids(row_set))
         except (DamagedError, StorageError) as error:
             if not is_loss(error):
                 raise

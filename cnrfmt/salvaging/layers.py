@@ -14,11 +14,12 @@ from itertools import pairwise
 import numpy as np
 
 from cnrfmt.arrays import Array, Ids
-from cnrfmt.encodings import coder
+from cnrfmt.encodings import Recipe, coder
 from cnrfmt.errors import DamagedError
-from cnrfmt.format.encoding import Layout
+from cnrfmt.format.encoding import CodebookLayout
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.schema import ColumnSchema, TableSchema
+from cnrfmt.format.scheme import Errors
 from cnrfmt.format.toc import Part, TableEntry
 from cnrfmt.salvaging.indexes import KnownRows, known_rows
 from cnrfmt.salvaging.runs import EVERY, NONE, Runs, common, inside, merged, minus, run, runs_of
@@ -110,22 +111,45 @@ class Layer:
     def decode(self, positions: Ids, out: Array, targets: Ids, first: int, end: int) -> None:
         """Decodes the elements first .. end - 1 of sound rows into `out[targets]`."""
         assert self.part is not None
-        code, whole = coder(self.part.layout), self.part.elements[1] - self.part.elements[0]
+        code, whole = coder(self.part.layout), self.part.width
         for batch in self._batches(positions):
+            books, shared_at = self._codebooks(positions[batch])
             data, offsets = self._fetch(positions[batch])
             rows = np.empty((len(offsets), whole), out.dtype)
-            code.decode_rows(data, offsets, rows, np.arange(len(offsets), dtype=np.int64))
+            slots = np.arange(len(offsets), dtype=np.int64)
+            code.decode_rows(data, offsets, rows, slots, positions[batch] - shared_at, books)
             begin = self.part.elements[0]
             out[targets[batch]] = rows[:, first - begin : end - begin]
 
+    def _codebooks(self, positions: Ids) -> tuple[Array | None, int]:
+        """What these rows share, and the position of the first row that shares the first of it."""
+        assert self.part is not None
+        layout = self.part.layout
+        if self.part.codebooks is None or not isinstance(layout, CodebookLayout) or layout.block is None:
+            return None, 0
+        assert self.segment is not None
+        first, last = int(positions.min()) // layout.block, int(positions.max()) // layout.block
+        size = layout.book_bytes
+        data = self.segment.proven(self.part.codebooks, first * size, (last + 1 - first) * size)
+        return coder(layout).codebooks(data), first * layout.block
+
     def copy(self, positions: Ids, out: Array, targets: Ids) -> None:
-        """Copies the stored bytes of sound rows into the rows `targets` of `out`, (n, row bytes) of uint8."""
+        """Copies the stored bytes of sound rows that stand alone into the rows `targets` of `out`, (n, row bytes)."""
         from cnrfmt.kernels import rows as kernel
 
         assert self.part is not None
         for batch in self._batches(positions):
             data, offsets = self._fetch(positions[batch])
             kernel.gather_rows(data, offsets, self.part.row_bytes, out, targets[batch])
+
+    def are_zero(self, positions: Ids) -> Array:
+        """Which of these rows, all sound, have a slot that is zero."""
+        assert self.part is not None
+        code, zero = coder(self.part.layout), np.zeros(len(positions), np.bool_)
+        for batch in self._batches(positions):
+            data, offsets = self._fetch(positions[batch])
+            zero[batch] = code.are_zero(data, offsets, positions[batch], self.part.width)
+        return zero
 
     def _batches(self, positions: Ids) -> Iterable[slice]:
         # A run is read in one go.
@@ -136,13 +160,14 @@ class Layer:
     def _fetch(self, positions: Ids) -> tuple[Array, Ids]:
         assert self.part is not None
         assert self.segment is not None
-        row_bytes = self.part.row_bytes
+        layout, width = self.part.layout, self.part.width
         offset = self.segment.toc.sections[self.part.section][0]
         first, count = int(positions[0]), len(positions)
         if int(positions[-1]) - first == count - 1:
-            data, start = self.segment.fetch_range(offset + first * row_bytes, count * row_bytes)
-            return data, positions * row_bytes + (offset - start)
-        return self.segment.fetch_rows(offset + positions * row_bytes, row_bytes)
+            begin, length = layout.span(first, count, width)
+            data, start = self.segment.fetch_range(offset + begin, length)
+            return data, layout.offsets(positions, width) + (offset - start)
+        return self.segment.fetch_rows(offset + layout.offsets(positions, width), self.part.row_bytes)
 
 
 @dataclass(frozen=True)
@@ -201,13 +226,21 @@ class Strip:
         """The ids of which some layer has a row."""
         return merged([layer.known(EVERY) for layer in self.layers if layer.part is not None])
 
-    def layout(self, otherwise: Layout) -> Layout:
-        """The layout of most of the stored rows."""
-        counts: dict[Layout, int] = {}
+    def recipe(self, otherwise: Recipe) -> tuple[Recipe, Errors]:
+        """How most of the stored rows were encoded, and what that did to them."""
+        counts: dict[Recipe, list[tuple[int, Errors]]] = {}
         for layer in self.layers:
-            if layer.part is not None and layer.rows is not None and layer.part.elements == (self.first, self.end):
-                counts[layer.part.layout] = counts.get(layer.part.layout, 0) + layer.rows.row_set.count
-        return max(counts, key=lambda layout: counts[layout], default=otherwise)
+            part = layer.part
+            if part is not None and layer.rows is not None and part.elements == (self.first, self.end):
+                known = counts.setdefault(Recipe(part.layout, part.scheme), [])
+                known.append((layer.rows.row_set.count, part.errors))
+        if not counts:
+            return otherwise, Errors()
+        recipe = max(counts, key=lambda one: sum(number for number, _ in counts[one]))
+        total = sum(number for number, _ in counts[recipe])
+        worst = max(errors.worst for _, errors in counts[recipe])
+        mean = sum(number * errors.mean for number, errors in counts[recipe]) / total
+        return recipe, Errors(min(mean, worst), worst)
 
 
 class TableSteps:
@@ -364,11 +397,11 @@ def _index_place(segment: SalvagedSegment, rows: KnownRows) -> str:
 
 
 def _zero_slots(segment: SalvagedSegment, part: Part, rows: KnownRows, doubts: Runs) -> Runs:
-    row_bytes, lost = part.row_bytes, segment.lost_rows(part)
+    lost = segment.lost_rows(part)
     count = rows.row_set.count
     layer = Layer(segment, part, rows, None, lost, NONE, "", "")
     found = []
-    step = max(1, _ZERO_STEP // row_bytes)
+    step = max(1, _ZERO_STEP // part.row_bytes)
     for start in range(0, count, step):
         positions = np.arange(start, min(start + step, count), dtype=np.int64)
         if rows.ids is None:
@@ -380,7 +413,5 @@ def _zero_slots(segment: SalvagedSegment, part: Part, rows: KnownRows, doubts: R
             mine = known[(known >= start) & (known < start + step)]
         mine = mine[~inside(mine, lost)]
         if len(mine):
-            data = np.empty((len(mine), row_bytes), np.uint8)
-            layer.copy(mine, data, np.arange(len(mine), dtype=np.int64))
-            found.append(np.repeat(mine[~data.any(axis=1)], 2).reshape(-1, 2))
+            found.append(np.repeat(mine[layer.are_zero(mine)], 2).reshape(-1, 2))
     return merged(found)

@@ -13,10 +13,11 @@ from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.errors import DamagedError, StorageError
 from cnrfmt.format import limits
 from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
+from cnrfmt.format.encoding import CodebookLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.segment import Trailer, toc_digest
 from cnrfmt.format.toc import Part
-from cnrfmt.salvaging.runs import NONE, Runs, merged, runs_of
+from cnrfmt.salvaging.runs import NONE, Runs, common, merged, minus, run, runs_of
 from cnrfmt.segment_reader import SegmentReader, Source
 
 _PER_NODE = limits.NODE // 8
@@ -60,8 +61,19 @@ class SalvagedSegment(SegmentReader):
             super().__init__(mended, entry, toc, backend="pread", verify=True, manifest=manifest)
 
     def lost_rows(self, part: Part) -> Runs:
-        """The positions of the rows of a part that have a byte in a lost piece."""
-        return merged([self.lost_bytes(part.section) // part.row_bytes])
+        """The positions of the rows of a part that have a bit, or a shared codebook, in a lost piece."""
+        bits, count = part.layout.row_bits(part.width), self._count(part)
+        hit = self.lost_bytes(part.section)
+        lost = [np.stack([8 * hit[:, 0] // bits, (8 * hit[:, 1] + 7) // bits], axis=1)]
+        if part.codebooks is not None and isinstance(part.layout, CodebookLayout) and part.layout.block is not None:
+            books = self.lost_bytes(part.codebooks) // part.layout.book_bytes
+            lost.append(books * part.layout.block + np.array([0, part.layout.block - 1]))
+        # What is left over of the last byte, or of the last block, belongs to no row.
+        return common(merged(lost), run(0, count - 1))
+
+    def _count(self, part: Part) -> int:
+        """The number of rows of a part."""
+        return 8 * self.toc.sections[part.section][1] // part.layout.row_bits(part.width)
 
     def lost_bytes(self, section: int) -> Runs:
         """The bytes of a section that lie in a lost piece, counted from its start."""
@@ -72,6 +84,15 @@ class SalvagedSegment(SegmentReader):
         begin = np.maximum(hit[:, 0] * size - offset, 0)
         end = np.minimum((hit[:, 1] + 1) * size - 1 - offset, length - 1)
         return np.stack([begin, end], axis=1)
+
+    def proven(self, section: int, start: int, length: int) -> Bytes:
+        """The `length` bytes of a section from `start` on, those in lost pieces as zero."""
+        offset = self.toc.sections[section][0]
+        out = np.zeros(length, np.uint8)
+        for first, last in minus(run(start, start + length - 1), self.lost_bytes(section)).tolist():
+            data, base = self.fetch_range(offset + first, last + 1 - first)
+            out[first - start : last + 1 - start] = data[offset + first - base : offset + last + 1 - base]
+        return out
 
     def where(self, section: int) -> str:
         """A section's lost pieces in words, for reports."""

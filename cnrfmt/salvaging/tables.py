@@ -9,10 +9,11 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Bytes, Ids
-from cnrfmt.encodings import coder
-from cnrfmt.format.encoding import Layout, RawLayout, RowwiseLayout
+from cnrfmt.encodings import Recipe, coder, encoder
+from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
+from cnrfmt.format.scheme import Errors
 from cnrfmt.salvaging.layers import LOST, Opened, Strip, TableSteps
 from cnrfmt.salvaging.report import Loss, SalvagedTable
 from cnrfmt.salvaging.runs import EVERY, NONE, Runs, common, count, inside, merged, minus, run, runs_of
@@ -165,9 +166,13 @@ class TableSalvage:
         return found
 
     def _write(self, column: ColumnSchema, strip: Strip, rows: RowIds) -> ColumnWrite:
-        layout = strip.layout(RawLayout(column.dtype))
-        source = StoredRows(column, strip, layout, rows, self._lost[column.name])
-        return ColumnWrite(column, source, layout, rows, (strip.first, strip.end))
+        raw = Recipe(RawLayout(column.dtype))
+        recipe, errors = strip.recipe(raw)
+        if recipe.layout.codebook_bytes(1):
+            # A codebook's rows are never all there again, nor in the same order.
+            recipe, errors = raw, Errors()
+        source = StoredRows(column, strip, recipe, errors, rows, self._lost[column.name])
+        return ColumnWrite(column, source, recipe, rows, (strip.first, strip.end))
 
 
 def _ids_of(runs: Runs) -> Ids:
@@ -202,7 +207,7 @@ def _shared(writes: list[ColumnWrite]) -> tuple[ColumnWrite, ...]:
                 break
         else:
             known.append(rows)
-        found.append(ColumnWrite(write.column, write.source, write.layout, rows, write.elements))
+        found.append(ColumnWrite(write.column, write.source, write.recipe, rows, write.elements))
     return tuple(found)
 
 
@@ -216,8 +221,11 @@ class StoredRows(EncodedRows):
     Rows in `lost`, and rows that were never written, are those of the fill value.
     """
 
-    def __init__(self, column: ColumnSchema, strip: Strip, layout: Layout, rows: RowIds, lost: Runs) -> None:
-        self._strip, self._layout, self._rows, self._lost = strip, layout, rows, lost
+    def __init__(
+        self, column: ColumnSchema, strip: Strip, recipe: Recipe, errors: Errors, rows: RowIds, lost: Runs
+    ) -> None:
+        self._strip, self._recipe, self._rows, self._lost = strip, recipe, rows, lost
+        self._layout, self.errors = recipe.layout, errors
         self._width = strip.end - strip.first
         self.dtype = dtypes.dtype_of(column.dtype)
         self._fill = np.frombuffer(column.fill, self.dtype)[0]
@@ -225,11 +233,20 @@ class StoredRows(EncodedRows):
 
     def _encode_fill(self) -> Bytes | None:
         """A row of the fill value under the layout; None where the layout can't hold it exactly."""
-        row = np.full((1, self._width), self._fill, self.dtype)
-        data, bad = coder(self._layout).encode(row)
-        again = np.empty_like(row)
+        data, other = self._encode_again(np.full((1, self._width), self._fill, self.dtype))
+        return None if len(other) else data.copy()
+
+    def _encode_again(self, rows: Array) -> tuple[Bytes, Ids]:
+        """Encodes rows anew, and says which of them that would change."""
+        data, bad, *_ = encoder(self._recipe).encode(rows)
+        again = np.empty_like(rows)
         coder(self._layout).decode_range(data, 0, again)
-        return None if len(bad) or again.tobytes() != row.tobytes() else data.copy()
+        changed = (again.view(np.uint8) != rows.view(np.uint8)).any(axis=1)
+        changed[bad] = True
+        if not self._layout.stands_alone and changed.any():
+            # Their slots have to be zero, which the code of a zero is.
+            data, _, *_ = encoder(self._recipe).encode(np.where(changed[:, None], np.zeros_like(rows), rows))
+        return data, np.flatnonzero(changed).astype(np.int64, copy=False)
 
     def _found(self, ids: Ids) -> list[tuple[int, Ids, Ids]]:
         """The layers that give the rows of these ids: number, positions there, places in `ids`; -1 for the fill."""
@@ -244,8 +261,10 @@ class StoredRows(EncodedRows):
     def encoded(self, start: int, stop: int) -> tuple[Bytes, Ids]:
         """The stored bytes of rows start .. stop - 1, and which of them this layout doesn't hold."""
         ids = self._ids(np.arange(start, stop, dtype=np.int64))
-        if not isinstance(self._layout, RowwiseLayout):
+        if isinstance(self._layout, RawLayout):
             return self._values(ids).reshape(-1).view(np.uint8), np.empty(0, np.int64)
+        if not self._layout.stands_alone:
+            return self._encode_again(self._values(ids))
         out = np.zeros((len(ids), self._layout.row_bytes(self._width)), np.uint8)
         other = []
         for number, positions, where in self._found(ids):

@@ -131,7 +131,7 @@ def _watched(write: TableWrite, progress: Progress) -> TableWrite:
     for column in write.columns:
         assert isinstance(column.source, EncodedRows)
         source = _Watched(column.source, progress)
-        columns.append(ColumnWrite(column.column, source, column.layout, column.rows, column.elements))
+        columns.append(ColumnWrite(column.column, source, column.recipe, column.rows, column.elements))
     return replace(write, columns=tuple(columns))
 
 
@@ -140,7 +140,7 @@ class _Watched(EncodedRows):
 
     def __init__(self, rows: EncodedRows, progress: Progress) -> None:
         self._rows, self._progress = rows, progress
-        self.dtype = rows.dtype
+        self.dtype, self.errors = rows.dtype, rows.errors
 
     def encoded(self, start: int, stop: int) -> tuple[Bytes, Ids]:
         """As the rows give them."""

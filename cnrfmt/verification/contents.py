@@ -10,7 +10,7 @@ from cnrfmt.arrays import Ids
 from cnrfmt.dense import read_entry
 from cnrfmt.encodings import coder
 from cnrfmt.errors import DamagedError
-from cnrfmt.format.encoding import RowwiseLayout
+from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.schema import TableSchema
 from cnrfmt.format.toc import Part, RowSet, TableEntry
 from cnrfmt.segment_reader import SegmentReader
@@ -40,16 +40,16 @@ def ids_of(segment: SegmentReader, row_set: RowSet) -> Ids:
     """The ids of any row set; a range is written out."""
     if row_set.section is None:
         return np.arange(row_set.first, row_set.last + 1, dtype=np.int64)
-    return segment.ids(row_set)
+    return segment.indexes.ids(row_set)
 
 
 def _check_table(segment: SegmentReader, table: TableEntry, place: str) -> Iterator[DamagedError]:
     for number, row_set in enumerate(table.row_sets):
         try:
             if number == table.deleted:
-                segment.holds(row_set, np.empty(0, np.int64))
+                segment.indexes.holds(row_set, np.empty(0, np.int64))
             elif row_set.section is not None:
-                segment.ids(row_set)
+                segment.indexes.ids(row_set)
         except DamagedError as error:
             yield error
     try:
@@ -59,7 +59,7 @@ def _check_table(segment: SegmentReader, table: TableEntry, place: str) -> Itera
     for number, part in enumerate(table.parts):
         where = f"{place}, part {number} (column {part.column!r})"
         try:
-            if isinstance(part.layout, RowwiseLayout):
+            if not isinstance(part.layout, RawLayout):
                 _check_codes(segment, table, part, where)
             elif part.exceptions_of is not None:
                 _check_exceptions(segment, table, part, where)
@@ -73,7 +73,7 @@ def _check_tombstones(segment: SegmentReader, table: TableEntry, place: str) -> 
     gone = table.row_sets[table.deleted]
     for number in {p.rows for p in table.parts}:
         rows = ids_of(segment, table.row_sets[number])
-        if len(both := rows[segment.holds(gone, rows)]):
+        if len(both := rows[segment.indexes.holds(gone, rows)]):
             raise DamagedError(
                 "tombstone", place, expected="deleted rows in no part", found=f"row {both[0]}"
             )
@@ -81,24 +81,39 @@ def _check_tombstones(segment: SegmentReader, table: TableEntry, place: str) -> 
 
 def _check_codes(segment: SegmentReader, table: TableEntry, part: Part, place: str) -> None:
     encoding = coder(part.layout)
-    width = part.elements[1] - part.elements[0]
-    offset, length = segment.toc.sections[part.section]
-    row_bytes = part.row_bytes
-    step = max(1, _CHUNK // row_bytes) * row_bytes
-    for start in range(0, length, step):
-        size = min(step, length - start)
+    offset, _ = segment.toc.sections[part.section]
+    total = table.row_sets[part.rows].count
+    # Rows that share bytes do so two by two.
+    step = max(1, _CHUNK // part.row_bytes) * 2
+    for first in range(0, total, step):
+        count = min(step, total - first)
+        start, size = part.layout.span(first, count, part.width)
         data, base = segment.fetch_range(offset + start, size)
-        first, at, count = start // row_bytes, offset + start - base, size // row_bytes
-        if (row := encoding.find_padding(data, at, count, width)) >= 0:
+        at = offset + start - base
+        if (row := encoding.find_padding(data, at, count, part.width)) >= 0:
             raise DamagedError(
                 "code-padding", f"{place}, slot {first + row}", expected="zero bits", found="others"
             )
-        if (row := encoding.find_parameter(data, at, count, width)) >= 0:
+        if (row := encoding.find_parameter(data, at, count, part.width)) >= 0:
             raise DamagedError(
-                "row-parameter",
-                f"{place}, slot {first + row}",
-                expected="a finite scale and bias",
-                found="one that isn't",
+                "row-parameter", f"{place}, slot {first + row}", expected="finite parameters", found="others"
+            )
+    if part.codebooks is not None:
+        _check_codebooks(segment, part, part.codebooks, place)
+
+
+def _check_codebooks(segment: SegmentReader, part: Part, section: int, place: str) -> None:
+    offset, length = segment.toc.sections[section]
+    # Codebooks are powers of two long, so that no step cuts one.
+    for start in range(0, length, _CHUNK):
+        size = min(_CHUNK, length - start)
+        data, base = segment.fetch_range(offset + start, size)
+        at = offset + start - base
+        books = coder(part.layout).codebooks(data[at : at + size])
+        if not (sound := np.isfinite(books).all(axis=1)).all():
+            number = start * len(books) // size + int(np.argmin(sound))
+            raise DamagedError(
+                "row-parameter", f"{place}, codebook {number}", expected="finite parameters", found="others"
             )
 
 
@@ -111,7 +126,7 @@ def _check_exceptions(segment: SegmentReader, table: TableEntry, part: Part, pla
         positions = rows - all_rows.first
         lost = (rows < all_rows.first) | (rows > all_rows.last)
     else:
-        ids = segment.ids(all_rows)
+        ids = segment.indexes.ids(all_rows)
         positions = np.minimum(np.searchsorted(ids, rows), len(ids) - 1)
         lost = ids[positions] != rows
     if lost.any():
@@ -119,14 +134,13 @@ def _check_exceptions(segment: SegmentReader, table: TableEntry, part: Part, pla
             "exception", place, expected="rows of the main part", found=f"row {rows[lost][0]}"
         )
     offset = segment.toc.sections[main.section][0]
-    row_bytes = main.row_bytes
-    per_step = max(1, _CHUNK // row_bytes)
+    per_step = max(1, _CHUNK // main.row_bytes)
     for start in range(0, len(positions), per_step):
         some = positions[start : start + per_step]
-        data, offsets = segment.fetch_rows(offset + some * row_bytes, row_bytes)
-        slots = data[offsets[:, None] + np.arange(row_bytes)]
-        if slots.any():
-            row = rows[start + int(np.argmax(slots.any(axis=1)))]
+        data, offsets = segment.fetch_rows(offset + main.layout.offsets(some, main.width), main.row_bytes)
+        zero = coder(main.layout).are_zero(data, offsets, some, main.width)
+        if not zero.all():
+            row = rows[start + int(np.argmin(zero))]
             raise DamagedError(
                 "exception", place, expected="zero bytes in the main part", found=f"row {row}"
             )

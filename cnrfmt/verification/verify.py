@@ -350,7 +350,7 @@ class _Validation:
             if reader is not None:
                 for error in contents.check_segment(reader):
                     self.report.add(error)
-                reader.forget()
+                reader.indexes.forget()
         seen: set[object] = set()
         for manifest in self.manifests.values():
             place = manifest_place(self.report.path, manifest.version)
@@ -374,7 +374,7 @@ class _Validation:
                 for error in contents.check_step(_says(readers, table_id), place):
                     self.report.add(error)
         for reader in readers:
-            reader.forget()
+            reader.indexes.forget()
 
 
 def _check_known(source: Source) -> None:

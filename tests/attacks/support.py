@@ -21,13 +21,27 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "tools"))
 
 import numpy as np  # noqa: E402
-from vectors import cases, container, layout, rows  # noqa: E402
+from vectors import cases, container, encodings, layout, parts, rows  # noqa: E402
 from vectors.container import Link, Store, Tree  # noqa: E402
 
 import cnrfmt  # noqa: E402
 from tools import cnrcheck  # noqa: E402
 
-__all__ = ["Link", "Store", "accepted", "cases", "command", "container", "in_child", "lay", "layout", "refused", "rows"]
+__all__ = [
+    "Link",
+    "Store",
+    "accepted",
+    "cases",
+    "command",
+    "container",
+    "encodings",
+    "in_child",
+    "lay",
+    "layout",
+    "parts",
+    "refused",
+    "rows",
+]
 
 MEMORY = 256 << 20
 """Bytes that a child may take beyond what it starts with."""
@@ -39,9 +53,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.attacks.warm"])
 
 
-def in_child(
-    work: Callable[..., Any], *args: Any, memory: int | None = MEMORY, patience: float = PATIENCE
-) -> Any:
+def in_child(work: Callable[..., Any], *args: Any, memory: int | None = MEMORY, patience: float = PATIENCE) -> Any:
     """What `work` gives in a child with bounded memory; its exception, if it raises one.
 
     Fails where the child hangs or dies.

@@ -42,8 +42,13 @@ def test_a_table_twice_in_a_segment(tmp_path: Path) -> None:
 
 
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
-    refused(tmp_path, cases.one_small(hooks={"json": cases.put("tables", 0, "columns", 1, "name", "weight")}), "schema",
-            "chain-schema", "elements")
+    refused(
+        tmp_path,
+        cases.one_small(hooks={"json": cases.put("tables", 0, "columns", 1, "name", "weight")}),
+        "schema",
+        "chain-schema",
+        "elements",
+    )
     accepted(tmp_path, cases.one_small())
 
 

@@ -30,9 +30,7 @@ def test_a_bit_that_the_manifest_doesnt_name(tmp_path: Path, mask: tuple[int, in
 @pytest.mark.parametrize("where", ["segment", "manifest", "both"])
 def test_a_bit_that_forbids_reading(tmp_path: Path, where: str) -> None:
     """No verdict, neither sound nor damaged; a reader refuses what a manifest names."""
-    hostile = _masked(
-        INCOMPAT if where != "manifest" else (0, 0, 0), INCOMPAT if where != "segment" else (0, 0, 0)
-    )
+    hostile = _masked(INCOMPAT if where != "manifest" else (0, 0, 0), INCOMPAT if where != "segment" else (0, 0, 0))
     found = in_child(outcome, lay(tmp_path / "hostile", hostile))
     assert (found.verify, found.cnrcheck) == ("unjudged", "unjudged")
     if where != "segment":

@@ -9,8 +9,17 @@ import pytest
 
 from tests.attacks.support import accepted, cases, refused
 
-ALSO = ("manifest-digest", "manifest-identity", "manifest-parent", "block-magic", "block-length", "span", "file-gap",
-        "file-missing", "limit")
+ALSO = (
+    "manifest-digest",
+    "manifest-identity",
+    "manifest-parent",
+    "block-magic",
+    "block-length",
+    "span",
+    "file-gap",
+    "file-missing",
+    "limit",
+)
 
 
 def _two(change: Any = None, *, folder: bool) -> Any:

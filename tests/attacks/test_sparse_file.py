@@ -42,7 +42,7 @@ def _claims(path: Path, size: int) -> Path:
     part = {"column": "weight", "rows": 0, "elements": [0, 3], "encoding": cases.FLOAT, "section": 0}
     row_set = {"code": "range", "count": rows, "min": "0", "max": str(rows - 1), "section": None}
     table = {"id": schema["id"], "rows": rows, "row_sets": [row_set], "deleted": None}
-    table["parts"] = [part | {"exceptions_of": None}]
+    table["parts"] = [part | {"codebooks": None, "exceptions_of": None, "scheme": None}]
     pieces = -(-end // (1 << 20))
     toc = layout.dump({"sections": [section], "nodes": "0" * 16 * nodes, "tables": [table], "dense": None})
     seed = int.from_bytes(segment_id[:8], "little")

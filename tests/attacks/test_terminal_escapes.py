@@ -26,9 +26,7 @@ def _says(name: str, text: str) -> Store:
     def words(value: Any) -> None:
         value["created_by"] = text
 
-    return cases.one_small(
-        content=content, tables=[schema], dense=True, metadata={"note": text}, hooks={"json": words}
-    )
+    return cases.one_small(content=content, tables=[schema], dense=True, metadata={"note": text}, hooks={"json": words})
 
 
 def _printable(text: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import cnrfmt
+from cnrfmt.cli.quantization import choices_of
 from cnrfmt.demo import run as demo_run
 from tests.cli.support import Command
 
@@ -46,6 +47,52 @@ def test_bits_and_patterns(words_given: str, model: Path, tmp_path: Path, cnr: C
     assert (found.code, found.err) == (0, "")
     assert found.out.startswith(f"{tmp_path / 'out.cnr'}, version 0: 3 tables, 1 dense entry, ")
     assert encodings(tmp_path / "out.cnr") == QUANTIZE[words_given]
+
+
+SCHEMES = {
+    "3:lsq:starts=4:never_worse": cnrfmt.Quantize(3, method="lsq", starts=4, never_worse=True),
+    "4:kmeans:block=64": cnrfmt.Quantize(4, method="kmeans", block=64),
+    "8:head": cnrfmt.Quantize(8, layout="head"),
+    "5:group=16:params=bfloat16": cnrfmt.Quantize(5, group=16, params="bfloat16"),
+    "2:adaptive:num_bins=auto:ratio=auto": cnrfmt.Quantize(2, method="adaptive", num_bins="auto", ratio="auto"),
+    "2:adaptive:num_bins=30:ratio=0.25": cnrfmt.Quantize(2, method="adaptive", num_bins=30, ratio=0.25),
+    "4:method=symmetric:layout=packed": cnrfmt.Quantize(4, method="symmetric", layout="packed"),
+    "auto:restores=3": cnrfmt.Quantize("auto", restores=3),
+    "auto:mean_error=0.05:max_error=.5": cnrfmt.Quantize("auto", mean_error=0.05, max_error=0.5),
+    "8:one_valued=log16": cnrfmt.Quantize(one_valued="log16"),
+    "32": None,
+}
+
+
+@pytest.mark.parametrize("word", SCHEMES)
+def test_every_scheme_has_a_word(word: str) -> None:
+    expected = SCHEMES[word]
+    assert choices_of([word]) == {"*": expected}
+    assert choices_of([f"a:b/c=*={word}"]) == {"a:b/c=*": expected}
+    assert choices_of([f"user={word}:column=mom*", f"{word}:column=x"]) == {
+        ("user", "mom*"): expected,
+        ("*", "x"): expected,
+    }
+
+
+def test_words_for_all_tables_come_last() -> None:
+    assert list(choices_of(["8", "4=2", "user*=raw", "raw:column=m"]) or ()) == ["4", "user*", "*", ("*", "m")]
+    assert choices_of([]) is None
+    assert choices_of(None) is None
+
+
+def test_a_column_is_quantised_if_it_is_named(tmp_path: Path, cnr: Command) -> None:
+    values = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+    cnrfmt.save(tmp_path / "a.cnr", {"t": cnrfmt.TableData(values, columns={"m": values, "g": values[:, 0] ** 2})})
+    assert cnr("convert", tmp_path / "a.cnr", tmp_path / "a.h5").code == 0
+    words = ["t=4:kmeans:one_valued=bfloat16", "t=8:column=m"]
+    assert cnr("convert", tmp_path / "a.h5", tmp_path / "b.cnr", "--quantize", *words).code == 0
+    columns = cnr("info", tmp_path / "b.cnr", "--json").json["tables"][0]["columns"]
+    assert {c["name"]: c["encodings"] for c in columns} == {
+        "weight": ["kmeans 4-bit"],
+        "m": ["asymmetric 8-bit tail"],
+        "g": ["bfloat16"],
+    }
 
 
 def test_there_and_back(model: Path, tmp_path: Path, cnr: Command) -> None:

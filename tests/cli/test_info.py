@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import cnrfmt
 from tests.cli.support import Command, damage
@@ -23,11 +24,74 @@ def test_info_says_what_there_is(original: Path, cnr: Command) -> None:
     assert 'metadata     {"run": "r7"}' in lines
     assert "  retained: 0 to 2" in lines
     (word,) = (line.split() for line in lines if line.startswith("  word "))
-    assert " ".join(word) == "word dense 300 x 64 weight float32 rowwise 8-bit + 2 exceptions"
+    assert " ".join(word) == "word dense 300 x 64 weight float32 asymmetric 8-bit tail + 2 exact rows"
     (visitor,) = (line.split() for line in lines if line.startswith("  visitor "))
     assert " ".join(visitor) == "visitor keyed 5 x 3 weight float32 raw float32"
     assert any("visitor 1 deleted" in line for line in lines)
     assert "\x1b" not in found.out
+
+
+def test_info_says_what_quantisation_did(original: Path, cnr: Command) -> None:
+    found = cnr("info", original)
+    section = found.out.split("\nquantised columns\n")[1].split("\n\n")[0].splitlines()
+    with cnrfmt.open(original) as ck:
+        parts = [p for s in ck.view.segments.values() for t in s.toc.tables for p in t.parts if p.scheme is not None]
+    weights = [p.errors for p in parts if p.column == "weight"]
+    # Two of the first part's rows aren't finite.
+    mean = (298 * weights[0].mean + 98 * weights[1].mean) / 396
+    worst = max(e.worst for e in weights)
+    lines = [" ".join(line.split()) for line in section]
+    assert lines[1] == f"word.weight asymmetric 8-bit tail 398 2 {mean:.4g} {worst:.4g}"
+    assert lines[2].startswith("word.accumulator log 12-bit 300 0 ")
+    facts = cnr("info", original, "--json").json
+    (group,) = facts["tables"][0]["columns"][0]["stored"]
+    assert (group["words"], group["rows"], group["exact_rows"]) == ("asymmetric 8-bit tail", 398, 2)
+    assert (group["mean_error"], group["max_error"]) == (pytest.approx(mean), worst)
+    assert group["encoding"] == {
+        "name": "rowwise",
+        "bits": 8,
+        "layout": "tail",
+        "scale": "float32",
+        "bias": "float32",
+        "group": None,
+    }
+    assert group["scheme"] == {"method": "asymmetric", "num_bins": None, "ratio": None, "starts": None, "bound": None}
+    (raw,) = facts["tables"][1]["columns"][0]["stored"]
+    assert (raw["words"], raw["scheme"], raw["rows"], raw["max_error"]) == ("raw float32", None, 6, 0)
+
+
+def test_parts_that_are_stored_alike_are_taken_together(tmp_path: Path, cnr: Command) -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    growing = np.linspace(1, 2, 40, dtype=np.float32)
+    schemes = {"t": cnrfmt.Quantize(3, method="adaptive", num_bins=30, max_error=0.1), "k": cnrfmt.Quantize(8)}
+    tables = {"t": cnrfmt.TableData(rows, columns={"g": growing}), "k": rows}
+    cnrfmt.save(tmp_path / "a", tables, quantize=schemes)
+    ids = np.arange(0, 40, 2)
+    cnrfmt.append(tmp_path / "a", {"t": cnrfmt.Rows(ids, rows[ids], columns={"g": 1e9 * growing[ids]})})
+    cnrfmt.append(
+        tmp_path / "a", {"t": cnrfmt.Rows([1], rows[:1])}, quantize=cnrfmt.Quantize(4, method="lsq", starts=3)
+    )
+    weight, g = (column["stored"] for column in cnr("info", tmp_path / "a", "--json").json["tables"][0]["columns"])
+    assert [(group["words"], group["rows"]) for group in weight] == [
+        ("adaptive 3-bit packed", 60),
+        ("lsq 4-bit tail", 1),
+    ]
+    # The codes of both parts have another base, since the values are elsewhere.
+    assert [(group["words"], group["rows"], group["encoding"]) for group in g] == [
+        ("log 12-bit", 60, {"name": "log", "bits": 12})
+    ]
+    assert 0 < weight[0]["exact_rows"] < 60
+    assert weight[0]["max_error"] <= 0.1
+    lines = [" ".join(line.split()) for line in cnr("info", tmp_path / "a").out.splitlines()]
+    words = "t.weight adaptive 3-bit packed (30 bins, ratio 0.5, exact above an error of 0.1) 60 "
+    assert any(line.startswith(words) for line in lines)
+    assert any(line.startswith("t.weight lsq 4-bit tail (3 starts) 1 0 ") for line in lines)
+    assert "quantised columns" not in cnr("info", tmp_path / "a").out.split("\nversions\n")[1]
+
+
+def test_info_has_no_errors_where_all_is_raw(tmp_path: Path, cnr: Command) -> None:
+    cnrfmt.save(tmp_path / "a", {"t": np.ones((3, 2), np.float32)})
+    assert "quantised" not in cnr("info", tmp_path / "a").out
 
 
 def test_info_as_json_accounts_for_every_byte(original: Path, cnr: Command) -> None:
@@ -58,7 +122,7 @@ def test_ls_has_a_line_per_table(original: Path, cnr: Command) -> None:
     lines = cnr("ls", original).out.splitlines()
     assert [" ".join(line.split()) for line in lines] == [
         "NAME KIND ROWS x DIM DTYPE STORED AS COLUMNS",
-        "word dense 300 x 64 float32 rowwise 8-bit weight, accumulator",
+        "word dense 300 x 64 float32 asymmetric 8-bit tail weight, accumulator",
         "visitor keyed 5 x 3 float32 raw float32 weight",
         "half dense 5 x 4 bfloat16 raw bfloat16 weight",
         "count dense 4 x 2 int64 raw int64 weight",

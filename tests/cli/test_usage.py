@@ -11,7 +11,7 @@ import cnrfmt
 from cnrfmt.cli import main
 from tests.cli.support import Command
 
-VERBS = ("info", "ls", "rows", "verify", "salvage", "convert", "demo")
+VERBS = ("info", "ls", "rows", "diff", "verify", "salvage", "convert", "quantize", "demo")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -70,11 +70,45 @@ USAGE_ERRORS = {
     "salvage PATH x.cnr --whole --version 1": "not allowed with",
     "salvage PATH --dry-run --version 9": "no version 9 found",
     "salvage PATH --dry-run --table nobody": "no table 'nobody'",
-    "convert PATH x.npz --quantize 3": "takes 8, 4, 2 or raw",
+    "diff PATH --from 9": "no version 9; the newest is 2",
+    "diff PATH --to 0": "no version before 0 is retained",
+    "diff PATH --tables nobody": "no table matches 'nobody'",
+    "diff PATH --column nothing": "no column matches 'nothing'",
+    "diff PATH --limit -1": "--limit must be 0 or more",
+    "quantize PATH": "needs SRC and DST, or --dry-run",
+    "quantize PATH x.cnr": "needs --quantize to know",
+    "quantize PATH x.cnr --quantize 8 --rows 5": "--rows goes with --dry-run",
+    "quantize PATH x.cnr --quantize 8 --plot x.png": "--plot goes with --dry-run",
+    "quantize PATH x.cnr --quantize 8 --column c": "--column goes with --dry-run",
+    "quantize PATH x.cnr --quantize 8": "--quantize NAME=raw",
+    "quantize PATH PATH --quantize word=8": "is there already; --force gives it",
+    "quantize PATH x.cnr --quantize nobody=8": "no table is named 'nobody'",
+    "quantize x.npz x.cnr --quantize 8": "`cnrfmt convert SRC DST --quantize ...` makes one of a file",
+    "quantize PATH --dry-run --force": "--dry-run writes nothing",
+    "quantize PATH --dry-run --rows 0": "rows is an integer of at least 1",
+    "quantize PATH --dry-run --tables half": "no float32 rows to try anything on; half.weight (bfloat16)",
+    "quantize PATH --dry-run --quantize word=8": "--tables chooses tables",
+    "quantize PATH --dry-run --quantize raw": "raw rows are what everything else is compared with",
+    "quantize PATH --dry-run --plot x.what": "must end in one of",
+    "quantize PATH --dry-run --plot /nowhere/x.png": "/nowhere is no directory",
+    "convert PATH x.cnr": "`cnrfmt quantize` makes one of another",
+    "convert PATH x.npz --quantize 9": "--quantize 9: bits is one of 2, 3, 4, 5, 6, 7, 8, 'auto'",
+    "convert PATH x.npz --quantize eight": "--quantize eight: there are no bits in it",
+    "convert PATH x.npz --quantize =8": "--quantize =8: there are no bits in it",
+    "convert PATH x.npz --quantize a=4:adaptve": "a=4:adaptve: 'adaptve' is none of symmetric, ",
+    "convert PATH x.npz --quantize 4:kmeans:blok=8": "no key is named 'blok'; the keys are method, ",
+    "convert PATH x.npz --quantize 4:kmeans:block=x": "block is an integer, found 'x'",
+    "convert PATH x.npz --quantize 4:group=auto": "group is an integer, found 'auto'",
+    "convert PATH x.npz --quantize 4:max_error=x": "max_error is a number, found 'x'",
+    "convert PATH x.npz --quantize 4:lsq:adaptive": "method twice",
+    "convert PATH x.npz --quantize 3:tail": "don't go together; tail takes 8 bits",
+    "convert PATH x.npz --quantize 4:group=12": "--quantize 4:group=12: group is a multiple of 8",
+    "convert PATH x.npz --quantize raw:head": "raw takes nothing but column=NAME, found layout",
+    "convert PATH x.npz --quantize a=4:column=c a=8:column=c": "'a', column 'c', twice",
     "convert PATH x.npz --quantize 8 4": "bits for all tables twice",
     "convert PATH x.npz --quantize a=8 a=4": "'a' twice",
     "convert PATH x.what": "--to",
-    "demo --bits 3": "invalid choice: 3",
+    "demo --bits 9": "invalid choice: 9",
 }
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from tests.cnrcheck import encodings
+
 MASK = (1 << 64) - 1
 
 
@@ -141,16 +143,20 @@ class Segment:
         rows: int,
         elements: tuple[int, int],
         raw: bytes,
-        kind: str | int,
+        kind: str | int | dict[str, Any],
         exceptions_of: int | None = None,
+        codebooks: bytes | None = None,
     ) -> int:
-        encoding: dict[str, Any] = {"name": "raw", "dtype": kind}
+        """Add a part of a data type, of row-wise rows of this many bits, or of an encoding."""
+        encoding: dict[str, Any] = kind if isinstance(kind, dict) else {"name": "raw", "dtype": kind}
         if isinstance(kind, int):
             half = "float32" if kind == 8 else "float16"
-            encoding = {"name": "rowwise", "bits": kind, "layout": "tail", "scale": half, "bias": half}
+            encoding = encodings.rowwise(kind, "tail", half, half)
+        section = self.section(raw)
         table["parts"].append(
-            {"column": column, "rows": rows, "elements": list(elements), "encoding": encoding,
-             "section": self.section(raw), "exceptions_of": exceptions_of}
+            {"column": column, "rows": rows, "elements": list(elements), "encoding": dict(encoding),
+             "section": section, "codebooks": None if codebooks is None else self.section(codebooks),
+             "exceptions_of": exceptions_of, "scheme": encodings.scheme_of(encoding)}
         )  # fmt: skip
         return len(table["parts"]) - 1
 

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from tests.cnrcheck import builder as b
+from tests.cnrcheck import encodings as e
 from tools import cnrcheck
 
 Model = dict[tuple[str, str], dict[int, np.ndarray]]
@@ -34,6 +35,34 @@ def item_schema() -> dict[str, Any]:
 def small_schema() -> dict[str, Any]:
     columns = [("weight", "float8_e4m3fn", [4], "38"), ("other", "float8_e5m2", [4], "00")]
     return b.schema(3, "small", 64, 4, *columns)
+
+
+# By column: the encoding of a table of 9 rows and 19 elements; `state` has one value per row.
+CODED = {
+    "weight": e.rowwise(5, "packed", "bfloat16", "float32", 8),
+    "biasless": e.rowwise(3, "packed", "float32", None),
+    "head": e.rowwise(4, "head", "float16", "float16"),
+    "own": {"name": "codebook", "bits": 3, "values": "float16", "block": None},
+    "shared": {"name": "codebook", "bits": 2, "values": "float32", "block": 4},
+    "cast": {"name": "cast", "dtype": "float16"},
+    "state": {"name": "log", "bits": 12, "base": 0x2F800000, "shift": 15},
+}
+
+
+def coded_schema() -> dict[str, Any]:
+    columns = [(name, "float32", [] if name == "state" else [19], "00000000") for name in CODED]
+    return b.schema(4, "coded", 9, 19, *columns)
+
+
+def coded(seg: b.Segment, model: Model) -> None:
+    """Add a table with a column under each encoding."""
+    table = seg.table(4, 9)
+    rows = seg.row_set(table, "range", range(9))
+    for column, encoding in CODED.items():
+        n = 1 if column == "state" else 19
+        made = e.made(encoding, 9, n)
+        seg.part(table, column, rows, (0, n), made.raw, encoding, codebooks=made.codebooks)
+        model["coded", column] = dict(enumerate(made.values))
 
 
 CODES = {
@@ -89,6 +118,7 @@ def baseline(model: Model) -> b.Segment:
     ):
         decoded = own.view(kind).astype(np.float32)
         model["small", column] = dict(enumerate(decoded))
+    coded(seg, model)
     seg.dense = [
         {"name": "mlp", "kind": "array", "dtype": "float32", "shape": [2, 3], "section": seg.section(bytes(24))},
         {"name": "mask", "kind": "array", "dtype": "bool", "shape": [2], "section": seg.section(b"\0\1")},
@@ -163,7 +193,7 @@ def versions() -> tuple[list[b.Version], list[Model]]:
     for number, step in enumerate((baseline, deltas, shrink, grow)):
         segs = step(model)
         chain += segs if isinstance(segs, tuple) else [segs]
-        tables = [user_schema((200, 210, 190, 205)[number]), item_schema()]
+        tables = [user_schema((200, 210, 190, 205)[number]), item_schema(), coded_schema()]
         if number < 2:
             tables.append(small_schema())
         made.append(b.Version(tables, list(chain), dense=11, attach=number != 1))
@@ -191,14 +221,34 @@ def tiny_segment() -> b.Segment:
         {"name": "note", "kind": "json", "section": seg.section(b'{"lr": 0.1}')},
         {"name": "mask", "kind": "array", "dtype": "bool", "shape": [2], "section": seg.section(b"\0\1")},
     ]
+    tiny_coded(seg)
     return seg
+
+
+def tiny_coded(seg: b.Segment) -> None:
+    """Add a table of 5 rows: shared codebooks, rows with parameters in front, logarithmic codes; row 2 is exact."""
+    table = seg.table(7, 5)
+    rows, exact = seg.row_set(table, "range", range(5)), seg.row_set(table, "range", [2])
+    for column, name, n in (("weight", "shared", 3), ("head", "head", 3), ("state", "state", 1)):
+        made = e.made(CODED[name], 5, n)
+        raw, size = bytearray(made.raw), len(made.raw) // 5
+        if column == "state":
+            # 12 bits of row 2, the lower ones of a pair of rows.
+            raw[3], raw[4] = 0, raw[4] & 0xF0
+        else:
+            raw[2 * size : 3 * size] = bytes(size)
+        main = seg.part(table, column, rows, (0, n), bytes(raw), CODED[name], codebooks=made.codebooks)
+        seg.part(table, column, exact, (0, n), bytes(4 * n), "float32", main)
 
 
 def tiny_version(*segs: b.Segment) -> b.Version:
     tables = [
         b.schema(5, "dense", 40, 3, ("weight", "float32", [3], "00000000")),
         b.schema(6, "keyed", None, 2, ("weight", "float32", [2], "00000000")),
-    ]
+        b.schema(7, "coded", 5, 3, *(
+            (name, "float32", shape, "00000000") for name, shape in (("weight", [3]), ("head", [3]), ("state", []))
+        )),
+    ]  # fmt: skip
     return b.Version(tables, list(segs) or [tiny_segment()], dense=21)
 
 

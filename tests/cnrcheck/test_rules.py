@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cnrcheck import builder as b
+from tests.cnrcheck import encodings as e
 from tests.cnrcheck import samples
 from tools import cnrcheck
 
@@ -36,14 +37,14 @@ def move_section(toc: dict[str, Any]) -> None:
     toc["sections"][1] = [toc["sections"][1][0] + 64, toc["sections"][1][1]]
 
 
-def set_byte(section: int, at: int, value: int) -> Edit:
-    """Return an edit of a segment's byte within a section, by the sections of the sample."""
+def set_byte(section: int, at: int, *values: int) -> Edit:
+    """Return an edit of a segment's bytes within a section, by the sections of the sample."""
 
     def edit(data: bytearray) -> None:
         start = 128
         for raw in samples.tiny_segment().sections[:section]:
             start = b.round_up(start + len(raw), 64)
-        data[start + at] = value
+        data[start + at : start + at + len(values)] = bytes(values)
 
     return edit
 
@@ -52,7 +53,8 @@ def deep(depth: int) -> Any:
     return [] if depth == 1 else [deep(depth - 1)]
 
 
-HALF = {"name": "rowwise", "bits": 4, "layout": "tail", "scale": "float16", "bias": "float16"}
+HALF = e.rowwise(4, "tail", "float16", "float16")
+SHARED, HEAD, STATE = (("tables", 2, "parts", number) for number in (0, 2, 4))
 SECTIONS = samples.tiny_segment().sections
 
 TOC_EDITS: list[tuple[set[str], Edit]] = [
@@ -61,7 +63,13 @@ TOC_EDITS: list[tuple[set[str], Edit]] = [
     ({"json-field"}, put("tables", 0, "rows", 40.0)),
     ({"json-field"}, put("tables", 0, "row_sets", 0, "code", "zip")),
     ({"json-field"}, put("tables", 1, "row_sets", 0, "min", "05")),
-    ({"json-field"}, put("tables", 0, "parts", 0, "encoding", {**HALF, "bits": "4"})),
+    ({"json-field"}, lambda toc: toc["tables"][0]["parts"][0].pop("scheme")),
+    ({"json-field"}, put(*SHARED, "codebooks", "9")),
+    ({"json-field"}, put(*HEAD, "encoding", "colour", "red")),
+    ({"json-field"}, lambda toc: toc["tables"][2]["parts"][4]["encoding"].pop("shift")),
+    ({"json-field"}, put(*HEAD, "scheme", [])),
+    ({"json-field"}, put(*HEAD, "scheme", "num_bins", 25.0)),
+    ({"json-field"}, put(*HEAD, "scheme", "mean_error", None)),
     ({"json-name", "chain-schema"}, put("tables", 1, "parts", 0, "column", "a\x7fb")),
     ({"limit", "chain-schema", "baseline-tiling"}, put("tables", 0, "rows", (1 << 48) + 1)),
     ({"section-geometry", "section-zero", "index-bounds"}, move_section),
@@ -81,12 +89,28 @@ TOC_EDITS: list[tuple[set[str], Edit]] = [
     ({"row-bounds", "chain-schema"}, put("tables", 0, "rows", 39)),
     ({"tombstone", "section-reference"}, put("tables", 1, "deleted", 0)),
     ({"tombstone"}, put("tables", 0, "deleted", 1)),
-    ({"elements", "part-length", "exception"}, put("tables", 0, "parts", 0, "elements", [2, 2])),
+    ({"elements", "exception"}, put("tables", 0, "parts", 0, "elements", [2, 2])),
     ({"elements", "chain-schema", "part-length"}, put("tables", 1, "parts", 0, "elements", [0, 3])),
     ({"part-length", "index-bounds"}, put("tables", 1, "row_sets", 0, "count", 3)),
+    ({"part-length", "section-reference"}, put(*SHARED, "codebooks", None)),
+    ({"part-length", "section-reference"}, put(*HEAD, "codebooks", 9)),
+    ({"part-length"}, put(*SHARED, "encoding", "block", 2)),
+    ({"part-length"}, put(*HEAD, "encoding", {**HALF, "bits": 8, "scale": "float32", "bias": "float32"})),
+    ({"part-length"}, put(*STATE, "encoding", "bits", 8)),
     ({"part-encoding"}, put("tables", 0, "parts", 0, "encoding", {**HALF, "bits": 3})),
+    ({"part-encoding"}, put("tables", 0, "parts", 0, "encoding", {**HALF, "bits": "4"})),
+    ({"part-encoding"}, put(*SHARED, "encoding", "block", 1)),
+    ({"part-encoding"}, put(*HEAD, "encoding", "group", 64)),
+    ({"part-encoding"}, put(*STATE, "encoding", "shift", 24)),
+    ({"part-scheme"}, put(*HEAD, "scheme", None)),
+    ({"part-scheme"}, put(*HEAD, "scheme", "method", "kmeans")),
+    ({"part-scheme"}, put(*HEAD, "scheme", "num_bins", 0)),
+    ({"part-scheme"}, put(*HEAD, "scheme", "ratio", 1.5)),
+    ({"part-scheme"}, put(*SHARED, "scheme", "bound", -0.5)),
+    ({"part-scheme"}, put(*STATE, "scheme", "mean_error", 0.5)),
+    ({"part-scheme"}, put("tables", 1, "parts", 0, "scheme", e.scheme_of(HALF))),
     ({"part-encoding"}, put("tables", 0, "parts", 0, "encoding", {**HALF, "scale": "float32"})),
-    ({"part-encoding", "exception"}, put("tables", 0, "parts", 0, "encoding", {"name": "grid"})),
+    ({"part-encoding"}, put("tables", 0, "parts", 0, "encoding", {"name": "grid"})),
     ({"part-encoding"}, put("tables", 1, "parts", 0, "encoding", "dtype", "int32")),
     ({"exception"}, put("tables", 0, "parts", 1, "exceptions_of", 1)),
     ({"part-overlap"}, put("tables", 0, "parts", 1, "exceptions_of", None)),
@@ -101,7 +125,13 @@ DATA_EDITS: list[tuple[set[str], Edit]] = [
     ({"section-zero"}, set_byte(3, len(SECTIONS[3]), 1)),
     ({"code-padding"}, set_byte(0, 7, 0x10)),
     ({"row-parameter"}, set_byte(0, 6 * 1 + 3, 0x7C)),
+    ({"code-padding"}, set_byte(11, 15, 1)),
+    ({"code-padding"}, set_byte(13, 7, 0x1F)),
+    ({"row-parameter"}, set_byte(11, 17, 0x7C)),
+    ({"row-parameter"}, set_byte(9, 16, 0, 0, 0xC0, 0x7F)),
     ({"exception"}, set_byte(0, 0, 1)),
+    ({"exception"}, set_byte(8, 2, 1)),
+    ({"exception"}, set_byte(13, 4, 1)),
     ({"index-bounds"}, set_byte(1, 0, 1)),
     ({"index-code"}, set_byte(3, 12, 40)),
     ({"index-bounds"}, set_byte(5, 8, 2)),

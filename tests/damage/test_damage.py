@@ -14,7 +14,7 @@ import pytest
 import cnrfmt
 from cnrfmt import cli
 from tools import cnrcheck
-from tools.damage import damage
+from tools.damage import alike, damage
 from tools.damage.golden import ROOT, SINGLE, Golden, goldens, read_version, wrong_answers
 from tools.damage.judge import Scratch, problems
 from tools.damage.kinds import KINDS, Damage
@@ -42,7 +42,31 @@ def folder(tmp_path: Path) -> Path:
 def test_all_damage_of_the_smallest_container_is_found(folder: Path, kind: str) -> None:
     wanted = damage.numbers(SMALLEST, kind, None, None)
     counts = check(SMALLEST, kind, wanted, folder)
-    assert counts["tried"] + counts["unchanged"] == len(wanted)
+    assert counts["tried"] + counts["unchanged"] + counts["found by the digest alone"] == len(wanted)
+    if kind == "bits":
+        assert counts["tried"] >= len(wanted) // 25
+
+
+def test_what_a_digest_overlooks_is_tried_in_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike, "_digest", lambda data, unit: 0)
+    wanted = damage.numbers(SMALLEST, "bits", None, None)[:50]
+    assert check(SMALLEST, "bits", wanted, folder)["tried"] == len(wanted)
+
+
+def test_every_byte_of_a_unit_of_the_map_is_under_the_digest_that_stands_for_it() -> None:
+    """Else a change beyond it would be taken for one that the digest notices."""
+    layout = Layout(SMALLEST.files)
+    units = alike.Alike(layout)
+    seen = 0
+    for region in layout.regions:
+        for at in (region.start, max(region.start, region.stop - 9), region.stop - 1):
+            unit = units._unit(region, at)
+            if unit is not None:
+                file, start, stop, _, _ = unit
+                assert file == region.file
+                assert start <= at < stop + 8
+                seen += 1
+    assert seen > 10
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -38,7 +38,9 @@ def test_they_hold_every_index_code_encoding_and_data_type() -> None:
                 encodings.add((type(part.layout).__name__, getattr(part.layout, "bits", None)))
                 encodings |= {("exceptions", None)} if part.exceptions_of is not None else set()
     assert codes == {"range", "raw", "packed", "runs", "bitmap", "deleted"}
-    assert encodings == {("RawLayout", None), ("exceptions", None), *(("RowwiseLayout", b) for b in (8, 4, 2))}
+    bits = {"RawLayout": (None,), "CastLayout": (None,), "RowwiseLayout": range(2, 9), "CodebookLayout": (2, 3)}
+    every = {*bits.items(), ("LogLayout", (8, 12, 16)), ("exceptions", (None,))}
+    assert encodings == {(name, number) for name, numbers in every for number in numbers}
     assert dtypes == set(cnrcheck.ITEM)
 
 

@@ -142,7 +142,7 @@ def test_bad_arguments_change_nothing(tmp_path: Path) -> None:
         (tmp_path, {}, "is a directory"),
         (tmp_path / "demo.bin", {}, "a name in .cnr"),
         (tmp_path / "none" / "demo.cnr", {}, "no directory"),
-        (free, {"bits": 5}, "bits"),
+        (free, {"bits": 9}, "bits"),
         (free, {"users": 1}, "at least 2"),
         (free, {"threads": 0}, "threads"),
         (free, {"users": 7, "checkpoint_every": 48}, "1 to 47 orders"),

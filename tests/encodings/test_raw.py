@@ -8,26 +8,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cnrfmt import dtypes
-from cnrfmt.encodings import coder
+from cnrfmt.encodings import Recipe, coder, encoder
 from cnrfmt.format.encoding import RawLayout
 
 
 @pytest.mark.parametrize("name", dtypes.COLUMN_TYPES)
 @given(data=st.data())
 def test_any_bits_of_any_type_come_back(name: str, data: st.DataObject) -> None:
-    encoding = coder(RawLayout(name))
+    layout, encoding = RawLayout(name), coder(RawLayout(name))
     count = data.draw(st.integers(0, 6), "rows")
     width = data.draw(st.integers(1, 9), "width")
-    row_bytes = encoding.row_bytes(width)
+    row_bytes = layout.row_bytes(width)
     assert row_bytes == width * dtypes.dtype_of(name).itemsize
     size = count * row_bytes
     given_bytes = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8)
     rows = given_bytes.view(encoding.dtype).reshape(count, width)
 
-    encoded, bad = encoding.encode(rows)
+    done = encoder(Recipe(layout)).encode(rows)
+    encoded = done.data
     assert encoded.tobytes() == given_bytes.tobytes()
-    assert bad.size == 0
-    assert bad.dtype == np.int64
+    assert done.bad.size == 0
+    assert done.bad.dtype == np.int64
+    assert (done.error_sum, done.worst_error, done.codebooks) == (0, 0, None)
+    assert encoder(Recipe(layout)).step == 1
 
     offset = data.draw(st.integers(0, 3), "bytes before")
     stored = np.concatenate([np.full(offset, 255, np.uint8), encoded])
@@ -49,16 +52,16 @@ def test_any_bits_of_any_type_come_back(name: str, data: st.DataObject) -> None:
 def test_contiguous_rows_are_not_copied() -> None:
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     rows.flags.writeable = False
-    encoded, _ = coder(RawLayout("float32")).encode(rows)
-    assert np.shares_memory(encoded, rows)
-    strided, _ = coder(RawLayout("float32")).encode(rows[:, ::2])
+    encoding = encoder(Recipe(RawLayout("float32")))
+    assert np.shares_memory(encoding.encode(rows).data, rows)
+    strided = encoding.encode(rows[:, ::2]).data
     assert strided.tobytes() == rows[:, ::2].tobytes()
 
 
 def test_decoding_touches_no_other_row() -> None:
     encoding = coder(RawLayout("int16"))
     rows = np.arange(20, dtype=np.int16).reshape(4, 5)
-    stored, _ = encoding.encode(rows)
+    stored = encoder(Recipe(RawLayout("int16"))).encode(rows).data
     out = np.full((6, 5), -1, np.int16)
     encoding.decode_rows(stored, np.array([30, 0]), out, np.array([4, 1]))
     assert np.array_equal(out[[4, 1]], rows[[3, 0]])
@@ -73,6 +76,5 @@ def test_a_target_that_is_no_plain_memory_is_refused() -> None:
         encoding.decode_range(np.zeros(48, np.uint8), 0, out)
 
 
-def test_one_encoding_per_layout() -> None:
-    assert coder(RawLayout("int8")) is coder(RawLayout("int8"))
+def test_rows_are_of_the_layouts_type() -> None:
     assert coder(RawLayout("int8")).dtype == np.int8

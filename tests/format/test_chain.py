@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cnrfmt.format.chain import check_chain
-from cnrfmt.format.encoding import Layout, RawLayout, RowwiseLayout
+from cnrfmt.format.encoding import CastLayout, CodebookLayout, Layout, LogLayout, RawLayout, RowwiseLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.format.toc import DenseEntry, Part, RowSet, TableEntry, Toc
@@ -24,7 +24,11 @@ FLOAT = RawLayout("float32")
 
 
 def columns() -> tuple[ColumnSchema, ...]:
-    return ColumnSchema("weight", "float32", False, bytes(4)), ColumnSchema("g", "int16", True, bytes(2))
+    return (
+        ColumnSchema("weight", "float32", False, bytes(4)),
+        ColumnSchema("g", "int16", True, bytes(2)),
+        ColumnSchema("s", "float32", True, bytes(4)),
+    )
 
 
 def part(column: str = "weight", elements: tuple[int, int] = (0, 3), layout: Layout = FLOAT) -> Part:
@@ -74,6 +78,13 @@ def test_a_chain_that_agrees() -> None:
     assert findings([toc(*tocs[0].tables, dropped), *tocs[1:]]) == []
 
 
+@pytest.mark.parametrize("layout", [CastLayout("bfloat16"), RowwiseLayout(8), CodebookLayout(2), LogLayout(12, 1, 0)])
+def test_float32_columns_have_every_encoding(layout: Layout) -> None:
+    one_valued = part("s", (0, 1), layout)
+    parts = [one_valued] if isinstance(layout, LogLayout) else [one_valued, part(layout=layout)]
+    assert findings([toc(user(5, *parts), ITEMS)]) == []
+
+
 @pytest.mark.parametrize("rows", [4, 6])
 def test_the_newest_rows_are_those_of_the_schema(rows: int) -> None:
     assert findings([toc(user(5), ITEMS), toc(user(rows))]) == [("chain-schema", "here, table 'u'")]
@@ -106,6 +117,11 @@ def test_rows_are_null_exactly_for_a_keyed_table() -> None:
         (part(layout=RawLayout("int32")), "part-encoding"),
         (part("g", (0, 1), RowwiseLayout(8)), "part-encoding"),
         (part("g", (0, 1), RawLayout("uint16")), "part-encoding"),
+        (part("g", (0, 1), CastLayout("float16")), "part-encoding"),
+        (part("g", (0, 1), LogLayout(12, 1, 0)), "part-encoding"),
+        # Logarithmic codes are for columns of one value per row, even where a part of another is as narrow.
+        (part(elements=(1, 2), layout=LogLayout(12, 1, 0)), "part-encoding"),
+        (part("s", (0, 1), RawLayout("float16")), "part-encoding"),
     ],
 )
 def test_parts_are_those_of_the_schemas_columns(found: Part, rule: str) -> None:

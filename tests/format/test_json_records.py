@@ -39,6 +39,15 @@ def test_integers() -> None:
     refused("limit", of(MAX_INTEGER + 1).integer)
 
 
+def test_numbers() -> None:
+    for value in (0, -5, 2.5, 1e308, None):
+        found = of(value).number("a")
+        assert found == value
+        assert type(found) is type(value)
+    for other in (True, "1", [1], {}):
+        refused("json-field", of(other).number)
+
+
 def test_texts() -> None:
     assert of("").text("a") == ""
     assert of("x" * 256).text("a") == "x" * 256

@@ -1,4 +1,4 @@
-"""Schemas and encodings: what is packed, what is read back, and what is refused under which rule."""
+"""Schemas: what is packed, what is read back, and what is refused under which rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits
-from cnrfmt.format.encoding import ITEM_SIZES, RawLayout, RowwiseLayout, parse_layout
 from cnrfmt.format.schema import ColumnSchema, TableSchema, parse_schema
 
 IDS = [bytes([n]) * 16 for n in (1, 2, 3)]
@@ -154,26 +153,3 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(limits, limit, most - 1)
             assert refused("limit", DENSE).startswith("here, table 0 ('d'), ")
     assert parse(dense(rows=0))[0].rows == 0
-
-
-@pytest.mark.parametrize(
-    ("bits", "width", "codes", "row"),
-    [(8, 3, 3, 11), (4, 3, 2, 6), (4, 4, 2, 6), (2, 3, 1, 5), (2, 4, 1, 5), (2, 5, 2, 6), (8, 1, 1, 9)],
-)
-def test_the_bytes_of_a_rowwise_row(bits: int, width: int, codes: int, row: int) -> None:
-    layout = RowwiseLayout(bits)
-    assert (layout.code_bytes(width), layout.row_bytes(width)) == (codes, row)
-    parameter = "float32" if bits == 8 else "float16"
-    assert layout.parameter == parameter
-    value = {"name": "rowwise", "bits": bits, "layout": "tail", "scale": parameter, "bias": parameter}
-    assert layout.to_json() == value
-    assert parse_layout(value, "here", lenient=False) == layout
-    assert layout.dtype == "float32"
-
-
-@pytest.mark.parametrize("dtype", ITEM_SIZES)
-def test_the_bytes_of_a_raw_row(dtype: str) -> None:
-    layout = RawLayout(dtype)
-    assert [layout.row_bytes(width) for width in (1, 5)] == [ITEM_SIZES[dtype], 5 * ITEM_SIZES[dtype]]
-    assert layout.to_json() == {"name": "raw", "dtype": dtype}
-    assert parse_layout(layout.to_json(), "here", lenient=False) == layout

@@ -11,7 +11,8 @@ import pytest
 
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits
-from cnrfmt.format.encoding import RawLayout, RowwiseLayout
+from cnrfmt.format.encoding import CodebookLayout, LogLayout, RawLayout, RowwiseLayout
+from cnrfmt.format.scheme import Errors, Scheme
 from cnrfmt.format.toc import (
     DenseEntry,
     Part,
@@ -27,17 +28,36 @@ from cnrfmt.format.toc import (
 
 USER, ITEM = b"the user's table", b"the item's table"
 RAW = {"name": "raw", "dtype": "float32"}
-EIGHT = {"name": "rowwise", "bits": 8, "layout": "tail", "scale": "float32", "bias": "float32"}
+EIGHT = {"name": "rowwise", "bits": 8, "layout": "tail", "scale": "float32", "bias": "float32", "group": None}
+CHOICE: dict[str, Any] = {
+    "method": "asymmetric",
+    "num_bins": None,
+    "ratio": None,
+    "starts": None,
+    "bound": 0.5,
+    "mean_error": 0.125,
+    "max_error": 0.25,
+}
 
 
-def part(column: str, rows: int, elements: list[int], encoding: Any, section: int, main: int | None = None) -> Any:
+def part(
+    column: str,
+    rows: int,
+    elements: list[int],
+    encoding: Any,
+    section: int,
+    main: int | None = None,
+    scheme: Any = None,
+) -> Any:
     return {
         "column": column,
         "rows": rows,
         "elements": elements,
         "encoding": encoding,
         "section": section,
+        "codebooks": None,
         "exceptions_of": main,
+        "scheme": scheme,
     }
 
 
@@ -58,7 +78,7 @@ VALUE: dict[str, Any] = {
             ],
             "deleted": None,
             "parts": [
-                part("weight", 0, [0, 4], EIGHT, 0),
+                part("weight", 0, [0, 4], EIGHT, 0, scheme=CHOICE),
                 part("weight", 1, [0, 4], RAW, 2, 0),
                 part("g", 0, [0, 1], RAW, 3),
             ],
@@ -82,6 +102,7 @@ VALUE: dict[str, Any] = {
         {"name": "empty", "kind": "bytes", "section": None},
     ],
 }
+SCHEME = Scheme("asymmetric", bound=0.5)
 TOC = Toc(
     sections=tuple((offset, length) for offset, length in SECTIONS),
     nodes=(0xFF, 0x123456789ABCDEF0),
@@ -92,7 +113,7 @@ TOC = Toc(
             (RowSet("range", 5, 0, 4), RowSet("raw", 2, 1, 3, 1)),
             None,
             (
-                Part("weight", 0, (0, 4), RowwiseLayout(8), 0),
+                Part("weight", 0, (0, 4), RowwiseLayout(8), 0, None, None, SCHEME, Errors(0.125, 0.25)),
                 Part("weight", 1, (0, 4), RawLayout("float32"), 2, 0),
                 Part("g", 0, (0, 1), RawLayout("float32"), 3),
             ),
@@ -167,6 +188,7 @@ OBJECTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "part": lambda v: user(v)["parts"][1],
     "raw": lambda v: user(v)["parts"][1]["encoding"],
     "row-wise": lambda v: user(v)["parts"][0]["encoding"],
+    "scheme": lambda v: user(v)["parts"][0]["scheme"],
     "array": lambda v: v["dense"][0],
     "json": lambda v: v["dense"][2],
 }
@@ -204,6 +226,7 @@ def test_every_object_has_exactly_its_keys(of: str) -> None:
         ("part", "elements", [None, [0], [0, 4, 4], ["0", 4], [-1, 4], [0, True]]),
         ("part", "encoding", [None, "raw", []]),
         ("part", "section", [None, "2", -1]),
+        ("part", "codebooks", ["0", -1, False]),
         ("part", "exceptions_of", ["0", -1, False]),
         ("array", "name", [None, 5]),
         ("array", "kind", [None, 5, "arrays", "Array"]),
@@ -362,17 +385,13 @@ def test_lengths_that_no_code_determines() -> None:
         ({"rows": 1}, "part-length"),
         ({"encoding": {**EIGHT, "bits": 4, "scale": "float16", "bias": "float16"}}, "part-length"),
         ({"encoding": {**EIGHT, "bits": 3}}, "part-encoding"),
-        ({"encoding": {**EIGHT, "bits": True}}, "part-encoding"),
-        ({"encoding": {**EIGHT, "bits": 8.0}}, "part-encoding"),
-        ({"encoding": {**EIGHT, "bits": "8"}}, "part-encoding"),
-        ({"encoding": {**EIGHT, "layout": "head"}}, "part-encoding"),
-        ({"encoding": {**EIGHT, "scale": "float16"}}, "part-encoding"),
-        ({"encoding": {**EIGHT, "bias": "float16"}}, "part-encoding"),
-        ({"encoding": {**EIGHT, "name": "grid"}}, "part-encoding"),
         ({"encoding": {"name": "raw", "dtype": "bool"}}, "part-encoding"),
-        ({"encoding": {"name": "raw", "dtype": "complex64"}}, "part-encoding"),
-        ({"encoding": {"name": "raw", "dtype": ["float32"]}}, "part-encoding"),
-        ({"encoding": {"name": ["raw"], "dtype": "float32"}}, "part-encoding"),
+        ({"encoding": {"name": "cast", "dtype": "float16"}}, "part-scheme"),
+        ({"scheme": None}, "part-scheme"),
+        ({"scheme": {**CHOICE, "method": "kmeans"}}, "part-scheme"),
+        ({"codebooks": 1}, "part-length"),
+        ({"codebooks": 9}, "part-length"),
+        ({"codebooks": 10}, "section-reference"),
     ],
 )
 def test_parts(change: dict[str, Any], rule: str) -> None:
@@ -401,15 +420,66 @@ def test_the_data_type_of_exceptions_is_for_the_schema_to_judge() -> None:
     assert parse(changed(another)).tables[0].parts[1].layout.dtype == "int32"
 
 
-def test_exceptions_are_raw_and_those_of_a_rowwise_part() -> None:
+SHARED = {"name": "codebook", "bits": 2, "values": "float16", "block": 3}
+
+
+def with_codebooks(v: Any) -> None:
+    """The user's weights as five bytes of codes, and the codebooks of two blocks in a section at the end."""
+    v["sections"][0] = [128, 5]
+    v["sections"].append([768, 16])
+    user(v)["parts"][0].update(encoding={**SHARED}, codebooks=10, scheme={**CHOICE, "method": "kmeans"})
+
+
+def test_shared_codebooks_have_a_section() -> None:
+    value = changed(with_codebooks)
+    found = parse(value, end=END + 64)
+    part = found.tables[0].parts[0]
+    assert (part.layout, part.codebooks, part.width, part.row_bytes) == (CodebookLayout(2, "float16", 3), 10, 4, 1)
+    assert pack_toc(found) == text(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda v: user(v)["parts"][0].update(codebooks=None), "part-length"),
+        (lambda v: v["sections"].__setitem__(10, [768, 8]), "part-length"),
+        (lambda v: v["sections"].__setitem__(10, [768, 24]), "part-length"),
+        (lambda v: user(v)["parts"][0]["encoding"].update(block=2), "part-length"),
+        (lambda v: user(v)["parts"][0]["encoding"].update(values="float32"), "part-length"),
+        (lambda v: user(v)["parts"][0].update(codebooks=11), "section-reference"),
+        (lambda v: user(v)["parts"][0].update(codebooks=1), "section-reference"),
+        (lambda v: v["dense"][4].update(section=10), "section-reference"),
+    ],
+)
+def test_sections_of_codebooks(change: Callable[[Any], object], rule: str) -> None:
+    def both(v: Any) -> None:
+        with_codebooks(v)
+        change(v)
+
+    refused(rule, changed(both), end=END + 64)
+
+
+@pytest.mark.parametrize(("bits", "length"), [(8, 5), (12, 8), (16, 10)])
+def test_parts_of_logarithmic_codes(bits: int, length: int) -> None:
+    def logarithmic(v: Any, length: int = length) -> None:
+        v["sections"][3] = [320, length]
+        log = {"name": "log", "bits": bits, "base": 1, "shift": 0}
+        user(v)["parts"][2].update(encoding=log, scheme={**CHOICE, "method": "log"})
+
+    assert parse(changed(logarithmic)).tables[0].parts[2].layout == LogLayout(bits, 1, 0)
+    for other in (length - 1, length + 1):
+        refused("part-length", changed(lambda v, other=other: logarithmic(v, other)))  # type: ignore[misc]
+
+
+def test_exceptions_are_raw_and_those_of_a_part_that_is_not() -> None:
     def rowwise(v: Any) -> None:
-        user(v)["parts"][1]["encoding"] = EIGHT
+        user(v)["parts"][1].update(encoding=EIGHT, scheme=CHOICE)
         v["sections"][2] = [256, 24]
 
     refused("exception", changed(rowwise))
 
     def of_a_raw_part(v: Any) -> None:
-        user(v)["parts"][0]["encoding"] = RAW
+        user(v)["parts"][0].update(encoding=RAW, scheme=None)
         v["sections"][0] = [128, 80]
         v["sections"][1:] = [[offset + 64, length] for offset, length in v["sections"][1:]]
 

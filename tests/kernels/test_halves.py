@@ -1,10 +1,11 @@
-"""Half precision against numpy's, both ways and both with the processor's instructions and without."""
+"""Half precision against numpy's, with the processor's instructions and without; bfloat16 against ml_dtypes'."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -67,3 +68,51 @@ def test_floats_narrow(convert: Callable[..., Any]) -> None:
     assert np.array_equal(np.isnan(out.view(np.float16)), np.isnan(want))
     number = ~np.isnan(want)
     assert np.array_equal(out[number], want.view(np.uint16)[number])
+
+
+@jit
+def round_all(floats: npt.NDArray[np.float32], kind: int, out: npt.NDArray[np.float32]) -> None:
+    for k in range(len(floats)):
+        out[k] = _halves.round_to(floats[k], kind)
+
+
+@jit
+def narrow_to_bfloats(floats: npt.NDArray[np.float32], out: npt.NDArray[np.uint16]) -> None:
+    for k in range(len(floats)):
+        out[k] = _halves.bfloat_of(floats[k])
+
+
+@jit
+def widen_bfloats(bfloats: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]) -> None:
+    for k in range(len(bfloats)):
+        out[k] = _halves.float_of_bfloat(bfloats[k])
+
+
+def numbers_near_bfloats() -> npt.NDArray[np.float32]:
+    """Every bfloat16, the middle to the next one, and the floats next to these, of both signs."""
+    bfloats = np.arange(0, 0x7F80, STEP, dtype=np.uint32) << 16
+    bits = np.concatenate([bfloats + change for change in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)])
+    floats = np.append(bits.astype(np.uint32).view(np.float32), np.float32(np.inf))
+    return np.concatenate([floats, -floats])
+
+
+def test_bfloats() -> None:
+    floats = numbers_near_bfloats()
+    out = np.empty(len(floats), np.uint16)
+    narrow_to_bfloats(floats, out)
+    with np.errstate(over="ignore"):
+        want = floats.astype(ml_dtypes.bfloat16)
+    assert np.array_equal(out, want.view(np.uint16))
+    back = np.empty(len(floats), np.float32)
+    widen_bfloats(out, back)
+    assert np.array_equal(back.view(np.uint32), want.astype(np.float32).view(np.uint32))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(0, np.float32), (1, np.float16), (2, ml_dtypes.bfloat16)])
+def test_rounding_to_a_kind(kind: int, dtype: Any) -> None:
+    floats = numbers_near_bfloats()
+    out = np.empty(len(floats), np.float32)
+    round_all(floats, kind, out)
+    with np.errstate(over="ignore"):
+        want = floats.astype(dtype).astype(np.float32)
+    assert np.array_equal(out.view(np.uint32), want.view(np.uint32))

@@ -13,6 +13,7 @@ import numpy as np
 import cnrfmt
 from cnrfmt import Deleted, Dropped, Quantize, Rows, Salvage, TableData
 from cnrfmt.format import limits
+from cnrfmt.format.encoding import ITEM_SIZES, CodebookLayout
 from cnrfmt.format.toc import TableEntry
 from cnrfmt.segment_reader import SegmentReader
 from tests.storage.support import QuickFs
@@ -29,14 +30,28 @@ def build(path: Path) -> None:
     weight[5, 1], weight[300, 0], weight[301, 3] = np.nan, np.inf, -np.inf
     keys = np.sort(random.choice(1 << 40, 700, replace=False)) - (1 << 39)
     visitor = random.normal(size=(700, 6)).astype(F32)
+    accumulator = np.abs(weight[:, 2]) + F32(1)
+    accumulator[[7, 8, 400]] = -1, np.nan, np.inf
+    # An odd number of rows, so that half a byte is left over, and blocks that don't divide it.
+    shared, few = weight[290:441, :8].copy(), accumulator[290:441].copy()
+    rare = visitor[:130].copy()
+    rare[[3, 77]] = np.nan
     tables: dict[str, Any] = {
-        "word": TableData(weight, columns={"accumulator": np.abs(weight[:, 2]) + 1}),
+        "word": TableData(weight, columns={"accumulator": accumulator}),
         "visitor": TableData(visitor, keys=keys, columns={"momentum": visitor * 2}, fill=-1),
         "small": random.normal(size=(3, 2)).astype(F32),
         "count": TableData(np.arange(1200, dtype=np.int64).reshape(400, 3), fill=7),
         "gone": random.normal(size=(40, 4)).astype(F32),
+        "shared": TableData(shared, columns={"sum": few}),
+        "rare": TableData(rare, keys=keys[:130], columns={"sum": np.exp(rare[:, 0]), "momentum": rare * 7}),
     }
-    quantize = {"word": Quantize(bits=8), "visitor": Quantize(bits=4)}
+    quantize: dict[Any, Quantize] = {
+        "word": Quantize(bits=8),
+        "visitor": Quantize(bits=4),
+        "shared": Quantize(bits=3, method="kmeans", block=7),
+        "rare": Quantize(bits=5, group=8, params="bfloat16", max_error=0.05, one_valued="log8"),
+        ("rare", "momentum"): Quantize(bits=2, layout="head", method="symmetric"),
+    }
     dense = {"mlp": random.normal(size=(40, 40)).astype(F32), "reader": {"position": 17}, "seed": b"\1\2\3"}
     cnrfmt.save(path, tables, quantize=quantize, dense=dense, metadata={"run": "r7"}, step=0, fs=FS)
 
@@ -48,6 +63,8 @@ def build(path: Path) -> None:
         {
             "word": Rows(some, weight[some] + 1),
             "visitor": (Rows(keys[10:200], visitor[10:200] + 3), Deleted(keys[300:330])),
+            "shared": Rows(np.arange(50, 67), weight[:17, :8], columns={"sum": few[100:117] * 9}),
+            "rare": Rows(keys[20:51], rare[60:91], columns={"sum": few[:31] * 3}),
         },
         step=1,
     )
@@ -288,19 +305,20 @@ def _is_lost(
             entry = segment.toc.by_table.get(table)
             if entry is None:
                 continue
-            hit = _bytes_of(segment, entry, column, row)
-            if hit is not None:
+            hits = _bytes_of(segment, entry, column, row)
+            if hits:
                 size = segment.trailer.piece_size
-                pieces = range(hit[0] // size, (hit[1] - 1) // size + 1)
+                pieces = [p for a, b in hits for p in range(a // size, (b - 1) // size + 1)]
                 return any((segment.entry.segment.hex(), p) in lost for p in pieces)
-            if entry.deleted is not None and row in segment.ids(entry.row_sets[entry.deleted]):
+            if entry.deleted is not None and row in segment.indexes.ids(entry.row_sets[entry.deleted]):
                 return False
             if entry.rows is not None and row >= entry.rows:
                 return False
     return False
 
 
-def _bytes_of(segment: SegmentReader, entry: TableEntry, column: str, row: int) -> tuple[int, int] | None:
+def _bytes_of(segment: SegmentReader, entry: TableEntry, column: str, row: int) -> list[tuple[int, int]]:
+    """The bytes that a row's values take, or none: its own, and those of a codebook that it shares."""
     for part in sorted(entry.parts, key=lambda p: p.exceptions_of is None):
         rows = entry.row_sets[part.rows]
         if part.column != column or not rows.first <= row <= rows.last:
@@ -308,10 +326,18 @@ def _bytes_of(segment: SegmentReader, entry: TableEntry, column: str, row: int) 
         if rows.section is None:
             position = row - rows.first
         else:
-            ids = segment.ids(rows)
+            ids = segment.indexes.ids(rows)
             position = int(np.searchsorted(ids, row))
             if ids[position] != row:
                 continue
-        offset = segment.toc.sections[part.section][0] + position * part.row_bytes
-        return offset, offset + part.row_bytes
-    return None
+        offset = segment.toc.sections[part.section][0]
+        bits = part.layout.row_bits(part.elements[1] - part.elements[0])
+        found = [(offset + position * bits // 8, offset - (-(position + 1) * bits // 8))]
+        if part.codebooks is not None:
+            assert isinstance(part.layout, CodebookLayout)
+            assert part.layout.block is not None
+            size = ITEM_SIZES[part.layout.values] << part.layout.bits
+            offset = segment.toc.sections[part.codebooks][0] + position // part.layout.block * size
+            found.append((offset, offset + size))
+        return found
+    return []

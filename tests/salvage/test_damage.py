@@ -16,6 +16,7 @@ import pytest
 import cnrfmt
 from cnrfmt import DamagedError, Salvage, StorageError
 from cnrfmt.format.limits import PIECE
+from cnrfmt.writer import _INLINE_TOC
 from tests.salvage.conftest import Original
 from tests.salvage.support import (
     FS,
@@ -42,6 +43,7 @@ CLASSES = (
     "digests",
     "row index",
     "part",
+    "codebooks",
     "exceptions",
     "dense entry",
 )
@@ -103,8 +105,8 @@ def test_a_changed_byte(what: str, original: Original, bench: Bench) -> None:
 
 def _check_class(what: str, region: Region, report: Salvage | None, original: Original) -> None:
     """What this kind of damage may cost."""
-    if what == "table of contents" and original.path.is_file():
-        # It may have said anything of any table.
+    if what == "table of contents" and (original.path.is_file() or region.length > _INLINE_TOC):
+        # It stands nowhere else, and may have said anything of any table.
         assert report is None or not report.complete
         return
     assert report is not None
@@ -129,9 +131,11 @@ def _pieces(original: Original) -> list[tuple[str, int, int, Region]]:
         for segment in ck.view.segments.values():
             entry = segment.entry
             file = "" if original.path.is_file() else f"segments/{entry.segment.hex()}.cnrs"
+            indexes = {r.section for table in segment.toc.tables for r in table.row_sets}
+            spans = [segment.toc.sections[section] for section in indexes if section is not None]
             for piece in range(segment.trailer.pieces):
                 start = piece * PIECE
-                if "row index" not in segment.whose(start, start + PIECE):
+                if not any(at < start + PIECE and start < at + length for at, length in spans):
                     offset = (entry.offset or 0) + start
                     found.append((entry.segment.hex(), piece, offset, Region("piece", file, offset, PIECE)))
     return found

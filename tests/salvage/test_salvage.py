@@ -76,7 +76,7 @@ def test_quantised_rows_keep_their_codes(original: Original, path: Path, tmp_pat
         assert [p.exceptions_of for p in weights] == [None, entry.parts.index(weights[0])]
         assert entry.row_sets[weights[1].rows].count == 5
         visitor = segment.toc.by_table[ck["visitor"].schema.table_id]
-        assert visitor.parts[0].layout == RowwiseLayout(4)
+        assert visitor.parts[0].layout == RowwiseLayout(4, "tail", "float16", "float16")
 
 
 def test_a_dry_run_writes_nothing(original: Original, path: Path, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_check_finds_each_difference_and_nothing_is_overwritten_unasked(tmp_path
 
 
 def test_every_rule_of_the_document_has_an_invalid_vector() -> None:
-    assert sorted(RULES) == list(range(1, 53))
+    assert sorted(RULES) == list(range(1, 54))
     broken = {info["rule"] for info in INFOS.values() if info["verdict"] == "damaged"}
     assert broken == set(RULES)
 
@@ -84,4 +84,4 @@ def test_a_verdict_agrees_with_the_document_and_the_name(name: str) -> None:
 
 def test_the_vectors_stay_small() -> None:
     files = [path for path in VECTORS.rglob("*") if path.is_file() and not path.is_symlink()]
-    assert sum(path.stat().st_size for path in files) < 8_000_000
+    assert sum(path.stat().st_size for path in files) < 10_000_000

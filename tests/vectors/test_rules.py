@@ -128,9 +128,7 @@ def read(name: str) -> Sound:
 
 def read_segment(entry: ChainEntry, data: bytes) -> Segment:
     header = SegmentHeader.parse(data[:128], "x", segment_id=entry.segment)
-    trailer = Trailer.parse(
-        data[-128:], "x", segment_id=entry.segment, length=entry.length, mark=entry.trailer_digest
-    )
+    trailer = Trailer.parse(data[-128:], "x", segment_id=entry.segment, length=entry.length, mark=entry.trailer_digest)
     text = data[trailer.toc_offset : trailer.toc_offset + trailer.toc_length]
     toc = parse_toc(text, trailer.data_end, "x", lenient=header.features.lenient)
     return Segment(entry, header, trailer, toc, data)
@@ -152,14 +150,28 @@ def gaps(segment: Segment) -> list[int]:
     return [start - end for start, end in zip(starts, ends, strict=True)]
 
 
-def has_padding(part: Part) -> bool:
-    width = part.elements[1] - part.elements[0]
-    return width * getattr(part.layout, "bits", 8) % 8 != 0
+def encodings(sound: Sound) -> list[dict[str, Any]]:
+    """The ENCODING of each part."""
+    return [part.layout.to_json() for part in sound.parts()]
 
 
-def bits(sound: Sound) -> set[Any]:
-    """The encodings of its parts: "raw", or how many bits a row-wise code has."""
-    return {getattr(part.layout, "bits", "raw") for part in sound.parts()}
+def names(sound: Sound) -> set[str]:
+    """The names of its encodings; a row-wise one goes by its layout."""
+    return {encoding.get("layout", encoding["name"]) for encoding in encodings(sound)}
+
+
+def padded(sound: Sound) -> set[str]:
+    """The names of its encodings whose rows, or section under `log`, end in bits that belong to no code."""
+    found = set()
+    for table in sound.tables():
+        for part in table.parts:
+            encoding = part.layout.to_json()
+            codes = (
+                table.row_sets[part.rows].count if encoding["name"] == "log" else part.elements[1] - part.elements[0]
+            )
+            if encoding.get("bits", 8) * codes % 8:
+                found.add(encoding.get("layout", encoding["name"]))
+    return found
 
 
 def several(counter: Counter[Any]) -> bool:
@@ -172,13 +184,14 @@ KEPT: dict[str, Holds | tuple[Holds, ...]] = {
     "block-digest": lambda s: s.file and s.segments,
     "block-zero": lambda s: s.file and s.segments,
     "block-length": lambda s: any(m.attachments for m in s.manifests),
-    "json-syntax": lambda s: any(depth(doc) == MAX_DEPTH for doc in s.json)
-    and str(MAX_INTEGER) in json.dumps(s.json),
+    "json-syntax": lambda s: any(depth(doc) == MAX_DEPTH for doc in s.json) and str(MAX_INTEGER) in json.dumps(s.json),
     "json-field": lambda s: s.manifests[0].features.compat and len(s.json[0]) > 11,
     "json-name": lambda s: longest_name(s) == MAX_NAME,
     "feature-union": lambda s: any(x.header.features.compat for x in s.segments),
-    "limit": lambda s: {t.dim for t in s.manifests[0].tables} >= {MAX_DIM}
-    and MAX_COLUMNS in {len(t.columns) for t in s.manifests[0].tables},
+    "limit": lambda s: (
+        {t.dim for t in s.manifests[0].tables} >= {MAX_DIM}
+        and MAX_COLUMNS in {len(t.columns) for t in s.manifests[0].tables}
+    ),
     "segment-identity": lambda s: any(x.entry.from_state for x in s.segments),
     "segment-length": lambda s: s.segments,
     "trailer-geometry": lambda s: {x.trailer.piece_size for x in s.segments} >= {1 << 20},
@@ -186,45 +199,47 @@ KEPT: dict[str, Holds | tuple[Holds, ...]] = {
     "toc-digest": lambda s: s.segments,
     "node-digest": lambda s: any(x.trailer.pieces > 1 for x in s.segments),
     "piece-digest": lambda s: any(x.trailer.data_end % x.trailer.piece_size for x in s.segments),
-    "section-geometry": lambda s: any(
-        length >= LARGE_SECTION for x in s.segments for _, length in x.toc.sections[1:]
-    ),
+    "section-geometry": lambda s: any(length >= LARGE_SECTION for x in s.segments for _, length in x.toc.sections[1:]),
     "section-zero": lambda s: any(gap for x in s.segments for gap in gaps(x)),
-    "section-reference": lambda s: any(
-        several(Counter(part.rows for part in table.parts)) for table in s.tables()
-    ),
+    "section-reference": lambda s: any(several(Counter(part.rows for part in table.parts)) for table in s.tables()),
     "node-count": lambda s: s.segments,
     "table-repeated": (
         lambda s: any(len(x.toc.tables) > 1 for x in s.segments),
         lambda s: any(len(x.toc.dense or ()) > 1 for x in s.segments),
     ),
     "row-set": lambda s: s.codes(),
-    "row-bounds": lambda s: any(
-        0 < r.first <= r.last == t.rows - 1 for t in s.tables() if t.rows for r in t.row_sets
-    ),
+    "row-bounds": lambda s: any(0 < r.first <= r.last == t.rows - 1 for t in s.tables() if t.rows for r in t.row_sets),
     "tombstone": lambda s: any(table.deleted is not None and table.parts for table in s.tables()),
     "elements": lambda s: any(part.elements[0] > 0 for part in s.parts()),
-    "part-length": lambda s: s.parts(),
-    "part-encoding": (
-        lambda s: {"raw", 8} <= bits(s),
-        lambda s: 4 in bits(s),
-        lambda s: 2 in bits(s),
+    "part-length": (
+        lambda s: {part.codebooks is None for part in s.parts()} == {True, False},
+        lambda s: "log" in names(s),
     ),
-    "exception": lambda s: any(part.exceptions_of is not None for part in s.parts()),
+    "part-encoding": tuple(
+        functools.partial(lambda name, s: name in names(s), name)
+        for name in ("raw", "cast", "tail", "head", "packed", "codebook", "log")
+    ),
+    "exception": lambda s: any(part.exceptions_of is not None for part in s.parts()) and len(names(s)) > 5,
     "part-overlap": lambda s: several(s.column_parts()),
-    "dense-entry": lambda s: {(e.kind, e.section is None) for x in s.segments for e in x.toc.dense or ()}
-    >= {("array", False), ("array", True), ("json", False), ("bytes", False), ("bytes", True)},
+    "dense-entry": lambda s: (
+        {(e.kind, e.section is None) for x in s.segments for e in x.toc.dense or ()}
+        >= {("array", False), ("array", True), ("json", False), ("bytes", False), ("bytes", True)}
+    ),
     "manifest-digest": lambda s: any(m.versions for m in s.manifests),
     "manifest-identity": lambda s: any(m.versions for m in s.manifests),
     "manifest-parent": lambda s: any(m.parent is not None and m.versions for m in s.manifests),
-    "schema": lambda s: {t.keyed for t in s.manifests[0].tables} == {True, False}
-    and any(c.per_row for t in s.manifests[0].tables for c in t.columns),
+    "schema": lambda s: (
+        {t.keyed for t in s.manifests[0].tables} == {True, False}
+        and any(c.per_row for t in s.manifests[0].tables for c in t.columns)
+    ),
     "chain-path": lambda s: len(s.manifests[0].steps()) > 1,
     "chain-schema": lambda s: any(
         len({t.rows for t in s.tables() if t.table_id == table.table_id}) > 1 for table in s.manifests[0].tables
     ),
-    "baseline-tiling": lambda s: several(s.column_parts())
-    and any(len(step) > 1 and step[0].from_state is None for step in s.manifests[0].steps()),
+    "baseline-tiling": lambda s: (
+        several(s.column_parts())
+        and any(len(step) > 1 and step[0].from_state is None for step in s.manifests[0].steps())
+    ),
     "dense-reference": lambda s: s.manifests[0].dense is not None,
     "attachment": lambda s: sum(entry.toc is not None for entry in s.manifests[0].chain) > 1,
     "file-header": lambda s: s.file,
@@ -235,13 +250,19 @@ KEPT: dict[str, Holds | tuple[Holds, ...]] = {
     "file-gap": lambda s: s.file and unused_pages(s),
     "file-missing": lambda s: not s.file and len(s.manifests) > 1,
     "directory-layout": lambda s: not s.file,
-    "code-padding": lambda s: any(has_padding(part) for part in s.parts()),
-    "row-parameter": (lambda s: 8 in bits(s), lambda s: bits(s) & {4, 2}),
+    "code-padding": tuple(
+        functools.partial(lambda name, s: name in padded(s), name)
+        for name in ("tail", "head", "packed", "codebook", "log")
+    ),
+    "row-parameter": tuple(
+        functools.partial(lambda name, s: name in names(s), name) for name in ("tail", "head", "packed", "codebook")
+    ),
     "index-code": lambda s: s.codes() & {"packed", "runs", "bitmap"},
     "index-order": lambda s: any(r.first < 0 < r.last for t in s.tables() for r in t.row_sets),
     "index-bounds": lambda s: any(
         (r.first, r.last) == (-(1 << 63), (1 << 63) - 1) for t in s.tables() for r in t.row_sets
     ),
+    "part-scheme": lambda s: len({part.scheme.method for part in s.parts() if part.scheme}) > 5,
 }
 """By rule, whether a sound vector holds what the rule is about; of several, each is held by some vector."""
 
@@ -260,7 +281,7 @@ def sound_vectors() -> dict[str, Sound]:
 
 def test_the_table_is_that_of_the_specification() -> None:
     assert set(KEPT) == set(RULES)
-    assert sorted(RULES.values()) == list(range(1, 53))
+    assert sorted(RULES.values()) == list(range(1, 54))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -286,3 +307,57 @@ def test_a_rule_that_is_kept_is_no_damage(rule: str, sound_vectors: dict[str, So
 def test_every_code_of_a_row_index_occurs(sound_vectors: dict[str, Sound]) -> None:
     codes = {code for sound in sound_vectors.values() for code in sound.codes()}
     assert codes == {"range", "raw", "packed", "runs", "bitmap"}
+
+
+PARAMETERS = [("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32")]
+KINDS: set[tuple[Any, ...]] = {
+    *(("cast", dtype) for dtype in ("float16", "bfloat16")),
+    ("tail", 8, "float32", "float32", False),
+    *(("tail", bits, "float16", "float16", False) for bits in (4, 2)),
+    *(("head", bits, "float16", "float16", False) for bits in (8, 4, 2)),
+    *(
+        ("packed", bits, scale, bias, grouped)
+        for bits in range(2, 9)
+        for scale, paired in PARAMETERS
+        for bias in (paired, None)
+        for grouped in (False, True)
+    ),
+    *(
+        ("codebook", bits, values, shared)
+        for bits in (2, 3, 4)
+        for values in ("float32", "float16")
+        for shared in (False, True)
+    ),
+    *(("log", bits) for bits in (8, 12, 16)),
+}
+"""What section 6 lets a part that isn't raw be."""
+METHODS = {
+    *(("cast", "cast"), ("codebook", "kmeans"), ("log", "log"), ("packed without bias", "symmetric")),
+    *((layout, method) for layout in ("tail", "head") for method in ("symmetric", "asymmetric", "adaptive", "lsq")),
+    *(("packed", method) for method in ("asymmetric", "adaptive", "lsq")),
+}
+"""What section 6.6 lets a scheme say."""
+
+
+def kind_of(encoding: dict[str, Any]) -> tuple[Any, ...]:
+    """What an encoding is, but for the sizes of groups and blocks and for the numbers of `log`."""
+    if encoding["name"] == "cast":
+        return "cast", encoding["dtype"]
+    if encoding["name"] == "codebook":
+        return "codebook", encoding["bits"], encoding["values"], encoding["block"] is not None
+    if encoding["name"] == "log":
+        return "log", encoding["bits"]
+    return encoding["layout"], *(encoding[key] for key in ("bits", "scale", "bias")), encoding["group"] is not None
+
+
+def test_every_encoding_and_every_method_occurs(sound_vectors: dict[str, Sound]) -> None:
+    parts = [part for sound in sound_vectors.values() for part in sound.parts() if part.scheme]
+    kinds = {kind_of(part.layout.to_json()) for part in parts}
+    assert kinds == KINDS
+    methods = set()
+    for part in parts:
+        encoding = part.layout.to_json()
+        name = encoding.get("layout", encoding["name"])
+        biasless = encoding.get("bias", "") is None
+        methods.add((f"{name} without bias" if biasless else name, part.scheme.method if part.scheme else ""))
+    assert methods == METHODS

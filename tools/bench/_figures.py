@@ -15,9 +15,9 @@ Times = list[float]
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on a figure: on the ratio of cnrfmt to its peer, or on cnrfmt's own value."""
+    """A bound on a figure: on the ratio of cnrfmt to its peer, on cnrfmt's own value, or on its GB/s."""
 
-    of: Literal["ratio", "cnrfmt"]
+    of: Literal["ratio", "cnrfmt", "rate"]
     sense: Literal["<=", ">="]
     bound: float
 
@@ -38,7 +38,7 @@ class Figure:
     group: str
     name: str
     cnrfmt: Times
-    unit: Literal["s", "bytes"] = "s"
+    unit: Literal["s", "bytes", "error"] = "s"
     peer_name: str | None = None
     peer: Times = field(default_factory=list)
     ratio_of: Literal["time", "speed"] = "time"
@@ -55,11 +55,17 @@ class Figure:
         return [a / b if self.ratio_of == "time" else b / a for a, b in pairs]
 
     @property
+    def rates(self) -> Times:
+        """GB/s of cnrfmt in each round; none if no bytes are moved."""
+        return [] if self.bytes_moved is None else [self.bytes_moved / seconds / 1e9 for seconds in self.cnrfmt]
+
+    @property
     def met(self) -> bool | None:
         """Whether the median keeps to the target; None if there is no target."""
         if self.target is None:
             return None
-        return self.target.met_by(statistics.median(self.ratios if self.target.of == "ratio" else self.cnrfmt))
+        held = {"ratio": self.ratios, "cnrfmt": self.cnrfmt, "rate": self.rates}[self.target.of]
+        return self.target.met_by(statistics.median(held))
 
     def as_json(self) -> dict[str, Any]:
         """Everything, raw values included."""
@@ -159,6 +165,8 @@ def _plain(value: float) -> str:
 def _amount(value: float, unit: str) -> str:
     if unit == "bytes":
         return f"{value / (1 << 20):.4g} MiB"
+    if unit == "error":
+        return _plain(value)
     if value < 1e-3:
         return f"{value * 1e6:.0f} us"
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from cnrfmt.parallel import thread_count
 PACKAGES = ("numpy", "numba", "xxhash", "h5py", "safetensors", "torch", "wordllama")
 
 
-def facts(folder: Path) -> dict[str, Any]:
+def facts(folder: Path, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """Processor, memory, file system of `folder`, load, and the versions of all that is measured."""
     return {
         "processor": _processor(),
@@ -23,7 +24,7 @@ def facts(folder: Path) -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "cnrfmt": cnrfmt.__version__,
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in packages},
         "file_system": _file_system(folder),
         "free_disk_bytes": _free(folder),
         "memory_bytes": memory("MemTotal"),

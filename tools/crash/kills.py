@@ -43,7 +43,7 @@ from tools.crash.operations import step as next_step
 from tools.progress import Kept, Pulse, at_least, counting, engine_parser, run_program, write_json
 
 APPENDS = [name for name, o in OPERATIONS.items() if o.commit is cnrfmt.append]
-SAVES = [name for name, o in OPERATIONS.items() if o.commit is cnrfmt.save and not o.first]
+SAVES = [name for name, o in OPERATIONS.items() if o.commit not in (None, cnrfmt.append) and not o.first]
 POINTS = {
     "file": {
         **dict.fromkeys(("manifest-written", "manifest-synced", "slot-a-written", "slot-a-synced"), APPENDS),

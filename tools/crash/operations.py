@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import cnrfmt
-from cnrfmt import Deleted, Rows, TableData
+from cnrfmt import Deleted, Quantize, Rows, TableData
 from cnrfmt.storage.fs import Fs
 from cnrfmt.testing import Model, ModelTable
 
@@ -24,22 +24,45 @@ PATHS = {"file": "model.cnr", "directory": "run"}
 """The two kinds of container, and what one is called in an engine's folder."""
 
 
+QUANTIZE = {"item": Quantize(2, method="kmeans", params="float32", block=2, max_error=0, one_valued="log12")}
+"""Rows share codebooks, codes share bytes; with an error of 0, what isn't held exactly becomes an exception."""
+
+
 def _values(random: Random, rows: int, dim: int) -> np.ndarray:
     """Rows that no other call gives: a row of another version is never taken for this one's."""
     return np.array([[random.uniform(-1, 1) for _ in range(dim)] for _ in range(rows)], F32).reshape(rows, dim)
 
 
+def _weights(random: Random, rows: int) -> np.ndarray:
+    """The same of 3 elements, most of which a codebook of 4 numbers for two rows holds."""
+    values = _values(random, rows, 3)
+    for row in values:
+        row[2] = row[0] if random.randrange(4) else row[2]
+    return values
+
+
+def _sums(random: Random, rows: int) -> dict[str, np.ndarray]:
+    """A column of one value per row: logarithmic codes of 12 bits hold those that aren't negative."""
+    some = [random.randrange(256, 512) * 2.0 ** random.randrange(8) for _ in range(rows)]
+    return {"accumulator": np.array([x if random.randrange(4) else -x for x in some], F32)}
+
+
 def _baseline(model: Model, random: Random) -> dict[str, Any]:
     keys = np.array(random.sample(range(-9, 40), 4), np.int64)
-    item = TableData(_values(random, 6, 3), columns={"accumulator": _values(random, 6, 1)[:, 0]})
+    item = TableData(_weights(random, 6), columns=_sums(random, 6))
     return {"item": item, "visitor": TableData(_values(random, 4, 2), keys=keys)}
+
+
+def _save(path: str | os.PathLike[str], tables: dict[str, Any], **options: Any) -> int:
+    """A baseline; the versions after it are quantised in the same way."""
+    return cnrfmt.save(path, tables, quantize=QUANTIZE, **options)
 
 
 def _rows(model: Model, random: Random) -> dict[str, Any]:
     count = model.versions[model.head]["item"].rows or 0
     ids = np.array(sorted(random.sample(range(count), 2)), np.int64)
     return {
-        "item": Rows(ids, _values(random, 2, 3), columns={"accumulator": _values(random, 2, 1)[:, 0]}),
+        "item": Rows(ids, _weights(random, 2), columns=_sums(random, 2)),
         "visitor": Rows(np.array([random.randrange(40, 60)], np.int64), _values(random, 1, 2)),
     }
 
@@ -52,8 +75,7 @@ def _deletion(model: Model, random: Random) -> dict[str, Any]:
 def _growth(model: Model, random: Random) -> dict[str, Any]:
     count = model.versions[model.head]["item"].rows or 0
     last = np.array([count + 2], np.int64)
-    accumulator = {"accumulator": _values(random, 1, 1)[:, 0]}
-    return {"item": Rows(last, _values(random, 1, 3), columns=accumulator, rows=count + 3)}
+    return {"item": Rows(last, _weights(random, 1), columns=_sums(random, 1), rows=count + 3)}
 
 
 @dataclass(frozen=True)
@@ -73,11 +95,11 @@ class Operation:
 OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("create", cnrfmt.save, _baseline, first=True),
+        Operation("create", _save, _baseline, first=True),
         Operation("append", cnrfmt.append, _rows),
         Operation("delete", cnrfmt.append, _deletion),
         Operation("grow", cnrfmt.append, _growth),
-        Operation("replace", cnrfmt.save, _baseline),
+        Operation("replace", _save, _baseline),
         Operation("open-old", None, None),
     )
 }

@@ -40,7 +40,9 @@ def _make(path: str, seed: int) -> None:
         "query": random.random((ROWS, 16), F32),
     }
     fs, some = FaultyFs(), np.arange(0, ROWS, 7)
-    cnrfmt.save(path, tables, quantize={"query": Quantize(bits=4)}, dense={"bias": np.arange(9)}, threads=1, fs=fs)
+    # Codebooks are a section of their own, and codes of 12 bits share bytes.
+    quantize = {"query": Quantize(2, method="kmeans", block=8), ("item", "momentum"): Quantize(one_valued="log12")}
+    cnrfmt.save(path, tables, quantize=quantize, dense={"bias": np.arange(9)}, threads=1, fs=fs)
     item = Rows(some, random.random((len(some), 32), F32), rows=ROWS + 5)
     cnrfmt.append(path, {"item": item, "visitor": Rows(keys[some], random.random((len(some), 8), F32))}, fs=fs)
     cnrfmt.append(path, {"visitor": Deleted(keys[:9])}, dense={"bias": np.arange(3)}, threads=1, fs=fs)

@@ -29,6 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tools.damage.alike import Alike
 from tools.damage.golden import Golden, goldens
 from tools.damage.judge import READERS, Reader, Scratch, problems
 from tools.damage.kinds import KINDS, Damage
@@ -37,6 +38,7 @@ from tools.progress import GOLDEN, Kept, at_least, chosen, counting, engine_pars
 
 _CHUNK = 100
 _MOST_FAILURES = 50
+_OF_ONE_BYTE = ("bits", "bytes")
 _MANY = 1000
 """From so many cases of a kind on, the readers take turns: the eight bits of a byte then meet each of them."""
 
@@ -60,8 +62,12 @@ def try_cases(golden: Golden, kind: str, wanted: list[int], folder: Path) -> tup
     failures = []
     scratch = Scratch(golden, folder)
     cases = KINDS[kind].cases(scratch.layout)
+    alike = Alike(scratch.layout)
     for number in wanted:
         damage = KINDS[kind].make(scratch.layout, cases[number])
+        if kind in _OF_ONE_BYTE and alike.is_known(*cases[number][:2], number, damage):
+            counts["found by the digest alone"] += 1
+            continue
         scratch.apply(damage)
         try:
             readers = READERS if len(cases) < _MANY else (READERS[number % len(READERS)],)

@@ -29,6 +29,8 @@ _LIBRARY = {
     "segment header": ("piece-digest|block-digest|block-magic", "segment {short}…, (piece 0 .*the header|header)"),
     "piece": ("piece-digest", "segment {short}…, piece {piece} "),
     "row index": ("piece-digest", "segment {short}…, piece {piece} .*row index"),
+    # Of what lies in a piece, the first few are named.
+    "codebooks": ("piece-digest", "segment {short}…, piece {piece} .*(codebooks| more)"),
     "digests": ("node-digest", "segment {short}…, node 0"),
     "toc": ("toc-digest", "segment {short}…, table of contents"),
     "trailer": ("block-magic|block-digest|trailer-digest", "segment {short}…, trailer"),
@@ -41,6 +43,7 @@ _CHECKER = {
     "segment header": ("piece-digest|block-digest|block-magic", "segment {name} (piece 0|header)"),
     "piece": ("piece-digest", "segment {name} piece {piece}"),
     "row index": ("piece-digest", "segment {name} piece {piece}"),
+    "codebooks": ("piece-digest", "segment {name} piece {piece}"),
     "digests": ("node-digest|piece-digest", "segment {name} (node 0|piece)"),
     "toc": ("toc-digest", "segment {name} toc"),
     "trailer": ("block-magic|block-digest|trailer-digest", "segment {name} trailer"),

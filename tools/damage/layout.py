@@ -21,7 +21,17 @@ from tools.damage.golden import SINGLE, Files
 BLOCK, PAGE, NODE, FIRST = 128, 4096, 65536, 12288
 
 Kind = Literal[
-    "file header", "slot", "manifest", "segment header", "piece", "row index", "digests", "toc", "trailer", "gap"
+    "file header",
+    "slot",
+    "manifest",
+    "segment header",
+    "piece",
+    "row index",
+    "codebooks",
+    "digests",
+    "toc",
+    "trailer",
+    "gap",
 ]
 
 
@@ -174,12 +184,11 @@ class Layout:
     def _segment_regions(self, segment: Span) -> list[Region]:
         name, file, base = segment.name, segment.file, segment.start
         where, toc = geometry(self.bytes_of(segment)), self.toc(segment)
-        indexes = sorted(
-            toc["sections"][row_set["section"]]
-            for table in toc["tables"]
-            for row_set in table["row_sets"]
-            if row_set["section"] is not None
-        )
+        named: dict[int, Kind] = {}
+        for table in toc["tables"]:
+            named |= {row_set["section"]: "row index" for row_set in table["row_sets"]}
+            named |= {part["codebooks"]: "codebooks" for part in table["parts"]}
+        sections = [(*toc["sections"][number], kind) for number, kind in named.items() if number is not None]
         found = [
             Region("segment header", name, file, base, base + BLOCK, True),
             Region("digests", name, file, base + where.data_end, base + where.toc, True),
@@ -187,12 +196,12 @@ class Layout:
             Region("trailer", name, file, segment.stop - BLOCK, segment.stop, True),
         ]
         edges = {BLOCK, where.data_end, *range(where.piece, where.data_end, where.piece)}
-        edges |= {edge for offset, length in indexes for edge in (offset, offset + length)}
-        ordered = sorted(edges)
-        for start, stop in pairwise(ordered):
-            index = any(offset <= start < offset + length for offset, length in indexes)
-            kind: Kind = "row index" if index else "piece"
-            found.append(Region(kind, f"{name} piece {start // where.piece}", file, base + start, base + stop, index))
+        edges |= {edge for offset, length, _ in sections for edge in (offset, offset + length)}
+        for start, stop in pairwise(sorted(edges)):
+            kinds = [kind for offset, length, kind in sections if offset <= start < offset + length]
+            kind = kinds[0] if kinds else "piece"
+            piece = f"{name} piece {start // where.piece}"
+            found.append(Region(kind, piece, file, base + start, base + stop, kind == "row index"))
         return found
 
     def regions_of(self, file: str, start: int, stop: int) -> list[Region]:

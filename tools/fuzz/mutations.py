@@ -27,9 +27,12 @@ _POWERS = tuple(
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0.5, -0.0, 1e308, "", "0", "-0", "-1", "weight", "../x", "a\u0000b", "\u007f", "\ud800"),
     *([], {}, [[]], [0, 0], "f" * 32, "0" * 32, "0" * 16, "F" * 16, str(-(1 << 63)), str((1 << 63) - 1), str(1 << 63)),
-    *("dense", "keyed", "array", "json", "bytes", "raw", "rowwise", "tail", *CODES, *DENSE_ITEM_SIZES),
-    *(8, 4, 2),
+    *("dense", "keyed", "array", "json", "bytes", *CODES, *DENSE_ITEM_SIZES),
+    *("raw", "cast", "rowwise", "codebook", "log", "tail", "head", "packed"),
+    *("symmetric", "asymmetric", "adaptive", "lsq", "kmeans"),
+    *(16, 12, 8, 4, 3, 2, 0x7F800000 - 1, 0x2F800000),
 )
+_KEYS = ("x", "section", "rows", "toc", "", "codebooks", "scheme", "group", "block", "bias", "dtype", "name")
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
@@ -82,7 +85,7 @@ def tree(value: Any, random: Random) -> Any:
             at = random.randrange(len(holder))
             holder[key], holder[at] = holder[at], holder[key]
         else:
-            holder[random.choice(("x", "section", "rows", "toc", ""))] = holder[key]
+            holder[random.choice(_KEYS)] = holder[key]
     return value
 
 

@@ -16,12 +16,13 @@ from cnrfmt.format.encoding import parse_layout
 from cnrfmt.format.limits import BLOCK, PAGE
 from cnrfmt.format.manifest import pack_manifest, parse_manifest
 from cnrfmt.format.schema import parse_schema
+from cnrfmt.format.scheme import parse_scheme, scheme_json
 from cnrfmt.format.segment import SegmentHeader, Trailer, check_node_count
 from cnrfmt.format.toc import data_end, pack_toc, parse_toc
 from cnrfmt.integrations.notes import parse_notes
 from tools import cnrcheck
 from tools.fuzz import seal
-from tools.fuzz.oracle import SOUND, Disagreement, agree, attempt, same
+from tools.fuzz.oracle import DAMAGED, SOUND, Disagreement, agree, attempt, same
 
 PLACE = "input"
 
@@ -174,17 +175,30 @@ def schema(data: bytes) -> None:
 
 
 def layout(data: bytes) -> None:
-    """The encoding of a part, as JSON: what it says is what it is written back as."""
+    """The encoding and the scheme of a part, as a JSON array: what they say is what they are written back as."""
     try:
-        value = cnrcheck.strict_json(data)
-    except ValueError:
+        encoding, scheme = cnrcheck.strict_json(data)
+    except (ValueError, TypeError):
         return
-    found = attempt(lambda: parse_layout(value, PLACE, lenient=False))[1]
-    if found is not None:
-        same(found.to_json(), value, "encoding written back")
-        checker = cnrcheck._Checker(data=b"")
-        for width in (1, 3, 1 << 20):
-            same(found.row_bytes(width), checker.row_bytes(value, width, PLACE, False), "bytes of a row")
+    verdict, found, error = attempt(lambda: parse_layout(encoding, PLACE, lenient=False))
+    checker = cnrcheck._Checker(data=b"")
+    legal = isinstance(encoding, dict) and checker.encoding(encoding, PLACE, False) and not checker.found
+    same(verdict == SOUND, legal, f"whether this is an encoding ({error})")
+    if found is None:
+        return
+    same(found.to_json(), encoding, "encoding written back")
+    for count, width in ((1, 1), (3, 7), (1 << 30, 1 << 20)):
+        lengths = found.section_bytes(count, width), found.codebook_bytes(count)
+        others = cnrcheck.part_length(encoding, count, width), cnrcheck.codebooks_length(encoding, count) or 0
+        same(lengths, others, "bytes of rows and of codebooks")
+    verdict, read, error = attempt(lambda: parse_scheme(scheme, found, PLACE, lenient=False))
+    if scheme is None or isinstance(scheme, dict):
+        checker.check_scheme(scheme, encoding, PLACE, False)
+        agree(verdict, error, checker)
+    else:
+        same(verdict, DAMAGED, "what is no scheme")
+    if read is not None:
+        same(scheme_json(*read), scheme, "scheme written back")
 
 
 def notes(data: bytes) -> None:

@@ -160,8 +160,9 @@ class _Layout:
         version, placed = self.manifests[step] if self.manifests else (0, _Placed(b"", FIRST_SPAN))
         offset, length = placed.offset or 0, len(placed.data)
         mark = int.from_bytes(placed.data[-8:], "little")
-        fields = struct.pack("<I4x16sQQQQQ", number, self.container_id, version, offset, length, mark,
-                             round_up(offset + length, PAGE))
+        fields = struct.pack(
+            "<I4x16sQQQQQ", number, self.container_id, version, offset, length, mark, round_up(offset + length, PAGE)
+        )
         return seal_block("H", fields).ljust(PAGE, b"\0")
 
     def single_file(self) -> bytes:

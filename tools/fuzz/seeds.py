@@ -1,4 +1,4 @@
-"""Inputs to start from, made of the specification's vectors and of what the library writes.
+"""Inputs to start from, made of the specification's vectors, the golden containers and what the library writes.
 
 ``python -m tools.fuzz.seeds DIRECTORY`` writes them to ``DIRECTORY/<target>/``.
 """
@@ -22,14 +22,15 @@ from cnrfmt.format.limits import BLOCK
 from cnrfmt.integrations.convert import convert
 from tools.fuzz import rows, seal
 
-VECTORS = Path(__file__).resolve().parent.parent.parent / "spec" / "vectors"
+ROOT = Path(__file__).resolve().parent.parent.parent
+VECTORS, GOLDEN = ROOT / "spec" / "vectors", ROOT / "tests" / "golden" / "1.0"
 _MOST_BYTES = 16384
 
 
 def _directories() -> Iterator[tuple[str, list[bytes], list[bytes]]]:
-    """Name, segments and manifests of the vectors that are directories, in the order of their versions."""
-    for kind in ("valid", "invalid"):
-        for folder in sorted(path for path in (VECTORS / kind).iterdir() if path.is_dir()):
+    """Name, segments and manifests of the containers that are directories, in the order of their versions."""
+    for kind, parent in (("valid", VECTORS / "valid"), ("invalid", VECTORS / "invalid"), ("golden", GOLDEN)):
+        for folder in sorted(path for path in parent.iterdir() if path.is_dir()):
             segments, manifests = _files(folder, "segments/*.cnrs"), _files(folder, "manifests/*.cnrm")
             if all(len(data) >= 2 * BLOCK for data in segments + manifests):
                 yield f"{kind}-{folder.name}", segments, manifests
@@ -64,11 +65,11 @@ def _of_containers() -> Iterator[tuple[str, str, bytes]]:
             yield "segment_header", f"{name}-{k}", b"\1" + data[8:120]
             yield "trailer", f"{name}-{k}", b"\0" + data[-120:-8]
             try:
-                encodings = [p["encoding"] for t in json.loads(text)["tables"] for p in t["parts"]]
+                parts = [[p["encoding"], p["scheme"]] for t in json.loads(text)["tables"] for p in t["parts"]]
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
-            for encoding in encodings:
-                yield "layout", f"{name}-{k}", json.dumps(encoding, separators=(",", ":")).encode()
+            for number, part in enumerate(parts):
+                yield "layout", f"{name}-{k}-{number}", json.dumps(part, separators=(",", ":")).encode()
 
 
 def _of_files() -> Iterator[tuple[str, str, bytes]]:
@@ -83,7 +84,8 @@ def _of_files() -> Iterator[tuple[str, str, bytes]]:
                 yield "slot", f"{path.stem}-b", b"\1" + data[8192 + 8 : 8192 + 120]
 
 
-def _of_rows() -> Iterator[tuple[str, str, bytes]]:
+def of_rows() -> Iterator[tuple[str, str, bytes]]:
+    """Target, name and input: row indexes, rows of every layout, entries of the dense state."""
     for name, ids in (
         ("few", [0, 3, 4, 9]),
         ("run", list(range(-5, 300))),
@@ -98,8 +100,12 @@ def _of_rows() -> Iterator[tuple[str, str, bytes]]:
             size = row_ids.plan(found).nbytes if code == best else 16 * len(ids) + 4096
             section = rows._encoded(code, found, size if code == best else _size(code, found))
             yield "row_index", f"{name}-{code}", rows.index_input(code, len(ids), ids[0], ids[-1], section)
-    for number in range(len(rows.LAYOUTS)):
-        yield "encoded_rows", str(number), bytes([number, 4]) + bytes(range(200))
+    for number, layout in enumerate(rows.LAYOUTS):
+        # Widths that leave bits over, and each of the methods.
+        width = 11 + rows.MOST_WIDTH * (number % 6)
+        size = layout.section_bytes(3, 12) + layout.codebook_bytes(3)
+        yield "encoded_rows", str(number), bytes([number, width]) + bytes(range(256))[:size]
+        yield "encoded_rows", f"{number}-zero", bytes([number, width]) + bytes(size)
     for number in range(19):
         yield "dense", str(number), bytes([number, 1]) + b'{"a":[1,2.5,null]}'.ljust(32)
 
@@ -147,7 +153,7 @@ def main(arguments: list[str]) -> int:
     """Write the seeds."""
     folder = Path(arguments[0])
     count = 0
-    for part in (_of_containers, _of_files, _of_rows, _of_foreign):
+    for part in (_of_containers, _of_files, of_rows, _of_foreign):
         for target, name, data in part():
             path = folder / target / f"{name}"[:120]
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -150,4 +150,3 @@ def collect(tests: list[str], use: Callable[[Loaded], None]) -> None:
 def loaded_functions(root: Path, paths: list[str]) -> Functions:
     """The functions of the modules, as the tests have them."""
     return Functions({str(root / path) for path in paths})
-

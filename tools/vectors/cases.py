@@ -26,7 +26,7 @@ ERRORS = dict(
         exception part-overlap dense-entry manifest-digest manifest-identity manifest-parent schema
         chain-path chain-schema baseline-tiling dense-reference attachment file-header slot
         slot-order file-length span file-gap file-missing directory-layout code-padding
-        row-parameter index-code index-order index-bounds""".split(),  # noqa: SIM905
+        row-parameter index-code index-order index-bounds part-scheme""".split(),  # noqa: SIM905
         start=1,
     )
 )

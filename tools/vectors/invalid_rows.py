@@ -1,65 +1,16 @@
-"""Invalid vectors about codes of rows and of row indexes (rules 48 - 52)."""
+"""Invalid vectors about the codes of row indexes (rules 50 - 52)."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from vectors import rows
-from vectors.cases import (
-    VISITOR,
-    Vector,
-    broken,
-    one_small,
-    table_id,
-    visitor,
-)
-from vectors.container import Store, schema
-from vectors.layout import Segment, Table
+from vectors.cases import VISITOR, Vector, broken, one_small, visitor
+from vectors.container import Store
+from vectors.layout import Segment
 
 INT_MAX = 2**63 - 1
-
-
-def row_wise() -> Iterator[Vector]:
-    """Rules 48 and 49."""
-
-    def store(bits: int, dim: int, data: bytes) -> Store:
-        table_schema = schema("rowwise", "item", 2, dim)
-
-        def content(segment: Segment) -> None:
-            table = Table(segment, table_id(table_schema), 2)
-            encoding = rows.rowwise_encoding(bits)
-            table.part("weight", table.span(0, 1), (0, dim), encoding, data)
-
-        return one_small(content=content, tables=[table_schema])
-
-    def data(bits: int, dim: int, scale: Sequence[float], bias: Sequence[float]) -> bytearray:
-        codes = np.arange(2 * dim).reshape(2, dim) % 2**bits
-        return bytearray(rows.fused(codes, scale, bias, bits))
-
-    for bits, dim, byte, mask in ((4, 3, 1, 0x10), (4, 1, 0, 0x80), (2, 5, 1, 0x04), (2, 7, 1, 0xC0)):
-        spoilt = data(bits, dim, [1, 1], [0, 0])
-        # The second row: the first byte of its padding.
-        spoilt[len(spoilt) // 2 + byte] |= mask
-        about = f"{bits} bits, {dim} elements: a bit beyond the last code is set."
-        yield broken(48, f"{bits}-bits-dim-{dim}", store(bits, dim, bytes(spoilt)), about)
-    nan, infinity = float("nan"), float("inf")
-    for bits, scale, bias in (
-        (8, nan, 0.0),
-        (8, infinity, 0.0),
-        (8, 1.0, nan),
-        (8, 0.0, -infinity),
-        (4, infinity, 0.0),
-        (4, 1.0, nan),
-        (2, nan, 0.0),
-        (2, 1.0, -infinity),
-    ):
-        store_ = store(bits, 3, bytes(data(bits, 3, [1, scale], [0, bias])))
-        which = f"scale-{scale}" if not np.isfinite(scale) else f"bias-{bias}"
-        about = f"{bits} bits: {which.replace('-', ' ', 1)}."
-        yield broken(49, f"{bits}-bits-{which.replace('--', '-minus-')}", store_, about)
 
 
 def deleted(code: str, count: int, low: int, high: int, data: bytes) -> Store:
@@ -215,6 +166,5 @@ def order() -> Iterator[Vector]:
 
 def vectors() -> Iterator[Vector]:
     """All vectors of this module."""
-    yield from row_wise()
     yield from codes()
     yield from order()

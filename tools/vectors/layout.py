@@ -17,6 +17,8 @@ from typing import Any
 
 import xxhash
 
+from vectors import encodings
+
 Hook = Callable[[Any], Any]
 Hooks = Mapping[str, Hook]
 Json = dict[str, Any]
@@ -160,16 +162,22 @@ class Table:
         encoding: Json,
         data: bytes,
         exceptions_of: int | None = None,
+        *,
+        codebooks: bytes | None = None,
+        scheme: Json | None = None,
     ) -> int:
-        """Append a part; its number."""
+        """Append a part; its number. The scheme is the plainest that goes with the encoding unless told."""
+        section = self.segment.section(data)
         self.json["parts"].append(
             {
                 "column": column,
                 "rows": rows,
                 "elements": list(elements),
                 "encoding": encoding,
-                "section": self.segment.section(data),
+                "section": section,
+                "codebooks": None if codebooks is None else self.segment.section(codebooks),
                 "exceptions_of": exceptions_of,
+                "scheme": encodings.scheme(encoding) if scheme is None else scheme,
             }
         )
         return len(self.json["parts"]) - 1

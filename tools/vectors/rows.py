@@ -1,14 +1,15 @@
-"""Row indexes and row-wise rows, laid out as sections 6 and 7 of the specification say."""
+"""Row indexes, laid out as section 7 of the specification says, and the rows that most vectors have."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from vectors import encodings
+from vectors.encodings import F32, Json
 
 GROUP = 128
 
@@ -62,32 +63,21 @@ def index(code: str, ids: Sequence[int]) -> bytes:
     return CODES[code](ids)
 
 
-def raw_encoding(dtype: str) -> dict[str, Any]:
+def raw_encoding(dtype: str) -> Json:
     """The ENCODING of raw parts."""
     return {"name": "raw", "dtype": dtype}
 
 
-def rowwise_encoding(bits: int) -> dict[str, Any]:
-    """The ENCODING of row-wise parts."""
-    half = "float32" if bits == 8 else "float16"
-    return {"name": "rowwise", "bits": bits, "layout": "tail", "scale": half, "bias": half}
+def rowwise_encoding(bits: int) -> Json:
+    """The ENCODING of row-wise parts of the layout `tail`."""
+    return encodings.rowwise(bits, "tail")
 
 
 def fused(codes: ArrayLike, scale: ArrayLike, bias: ArrayLike, bits: int) -> bytes:
-    """Row-wise rows: codes of shape [rows, elements], scale and bias of shape [rows]."""
-    kind = "<f4" if bits == 8 else "<f2"
-    parameters = np.stack([np.asarray(scale, kind), np.asarray(bias, kind)], axis=1)
-    out = b""
-    for row, tail in zip(np.asarray(codes).tolist(), parameters, strict=True):
-        packed_row = sum(code << (bits * k) for k, code in enumerate(row))
-        out += packed_row.to_bytes(-(-len(row) * bits // 8), "little") + tail.tobytes()
-    return out
+    """Rows of the layout `tail`: codes of shape [rows, elements], scale and bias of shape [rows]."""
+    return encodings.rows(rowwise_encoding(bits), codes, scale, bias)
 
 
-def decoded(codes: ArrayLike, scale: ArrayLike, bias: ArrayLike, bits: int) -> NDArray[np.float32]:
-    """What row-wise rows mean: two roundings to float32, one after each operation."""
-    kind = np.float32 if bits == 8 else np.float16
-    factor = np.asarray(scale, kind).astype(np.float32)[:, None]
-    shift = np.asarray(bias, kind).astype(np.float32)[:, None]
-    product = np.multiply(np.asarray(codes).astype(np.float32), factor, dtype=np.float32)
-    return np.add(product, shift, dtype=np.float32)
+def decoded(codes: ArrayLike, scale: ArrayLike, bias: ArrayLike, bits: int) -> NDArray[F32]:
+    """What such rows mean."""
+    return encodings.values(rowwise_encoding(bits), codes, scale, bias)

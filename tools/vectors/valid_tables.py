@@ -1,4 +1,4 @@
-"""Valid vectors about what one version stores: data types, encodings, row indexes, dense state."""
+"""Valid vectors about what one version stores: data types, row indexes, dense state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from vectors import rows
 from vectors.cases import (
-    FLOAT,
     KEYS,
     USER,
     USER_VALUES,
@@ -66,86 +65,6 @@ def raw_types() -> Vector:
     tables = {t: expected({"weight": (t, [2, 4], _bytes_of(t))}) for t in ITEM_SIZE}
     about = "Raw parts of each data type, with NaN payloads, -0.0, denormals, least and most."
     return sound("raw-types", one(content=content, tables=schemas), about, tables)
-
-
-def rowwise(bits: int, dim: int) -> Vector:
-    """Row-wise rows whose number of elements leaves padding in 4- and 2-bit codes."""
-    count, top = 6, 2**bits - 1
-    codes = (np.arange(count * dim).reshape(count, dim) * 37 + 11) % (top + 1)
-    codes[0], codes[1] = 0, top
-    scale = np.array([0.1, 1 / 3, 1e-6, 2.0**-14, 0.0, 123.4])
-    bias = np.array([-0.7, 1e-7, 3.3, -0.0, 0.25, -4567.0])
-    result = rows.decoded(codes, scale, bias, bits)
-    if bits == 8:
-        # The vector must tell two roundings from one: a fused multiply-add gives other values.
-        once = codes * scale.astype("f4").astype("f8")[:, None] + bias.astype("f4")[:, None]
-        assert (once.astype(np.float32) != result).any()
-    table_schema = schema("rowwise", "item", count, dim)
-
-    def content(segment: Segment) -> None:
-        table = Table(segment, table_id(table_schema), count)
-        data = rows.fused(codes, scale, bias, bits)
-        span = table.span(0, count - 1)
-        table.part("weight", span, (0, dim), rows.rowwise_encoding(bits), data)
-
-    store = one(content=content, tables=[table_schema])
-    about = f"A row-wise table of {bits} bits and {dim} elements per row."
-    tables = {"item": expected({"weight": values(result)})}
-    return sound(f"rowwise-{bits}-bits-dim-{dim}", store, about, tables)
-
-
-def exceptions() -> Vector:
-    """A row-wise part with an exception part, beside another of other rows."""
-    bits, dim, count = 4, 5, 8
-    codes = np.arange(count * dim).reshape(count, dim) % 16
-    scale, bias = np.full(count, 0.3), np.linspace(-1, 1, count)
-    odd = [2, 5]
-    codes[odd], scale[odd], bias[odd] = 0, 0, 0
-    exact = np.array([[np.nan, 1, 2, 3, 4], [-np.inf, 1e30, -0.0, 1e-42, 7]], "<f4")
-    result = rows.decoded(codes, scale, bias, bits)
-    result[odd] = exact
-    table_schema = schema("rowwise", "item", count, dim)
-
-    def content(segment: Segment) -> None:
-        table = Table(segment, table_id(table_schema), count)
-        encoding = rows.rowwise_encoding(bits)
-        low, high = table.span(0, 3), table.span(4, 7)
-        for row_set, part in ((low, slice(0, 4)), (high, slice(4, 8))):
-            data = rows.fused(codes[part], scale[part], bias[part], bits)
-            table.part("weight", row_set, (0, dim), encoding, data)
-        for number, row in enumerate(odd):
-            one_row = table.index("packed", [row], rows.packed([row]))
-            data = exact[number].tobytes()
-            table.part("weight", one_row, (0, dim), FLOAT, data, exceptions_of=number)
-
-    store = one(content=content, tables=[table_schema])
-    about = "Rows that 4-bit codes can't hold (NaN, infinity) in exception parts of two main parts."
-    return sound("exceptions", store, about, {"item": expected({"weight": values(result)})})
-
-
-def mixed() -> Vector:
-    """One column in parts of three encodings."""
-    dim, codes = 3, np.arange(6).reshape(2, 3)
-    table_schema = schema("mixed", "item", 6, dim)
-    result = np.concatenate(
-        [
-            rows.decoded(codes * 40, [0.1, 0.2], [0, 1], 8),
-            rows.decoded(codes % 4, [0.5, 0.25], [-1, 1], 2),
-            weights(2),
-        ]
-    )
-
-    def content(segment: Segment) -> None:
-        table = Table(segment, table_id(table_schema), 6)
-        eight = rows.fused(codes * 40, [0.1, 0.2], [0, 1], 8)
-        table.part("weight", table.span(0, 1), (0, dim), rows.rowwise_encoding(8), eight)
-        two = rows.fused(codes % 4, [0.5, 0.25], [-1, 1], 2)
-        table.part("weight", table.span(2, 3), (0, dim), rows.rowwise_encoding(2), two)
-        floats(table, "weight", table.span(4, 5), weights(2))
-
-    store = one(content=content, tables=[table_schema])
-    about = "A column whose rows are spread over 8-bit, 2-bit and raw parts."
-    return sound("mixed-encodings", store, about, {"item": expected({"weight": values(result)})})
 
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
@@ -333,10 +252,6 @@ def vectors() -> Iterator[Vector]:
     """All vectors of this module."""
     yield from empty()
     yield raw_types()
-    for bits, dim in ((8, 3), (4, 5), (4, 8), (2, 7), (2, 1)):
-        yield rowwise(bits, dim)
-    yield exceptions()
-    yield mixed()
     for name, (code, keys) in INDEXES.items():
         yield row_index(name, code, keys)
     yield dense_row_index()
