@@ -23,7 +23,7 @@ from cnrfmt.memory import Budget
 from cnrfmt.segment_reader import SegmentReader
 
 _STREAM = 64 << 10
-"""Runs of stored bytes from this length on are read rather than faulted into a mapping."""
+"""Runs of stored bytes from this length on are read, the first time, rather than faulted into a mapping."""
 _BATCH = 4096
 """Rows from anywhere that are fetched at a time."""
 _LAYER = 400
@@ -96,7 +96,8 @@ class Layer:
         if length >= _STREAM and isinstance(part.layout, RawLayout):
             self.segment.read_into(offset, whole.reshape(-1).view(np.uint8))
         else:
-            fetch = self.segment.fetch_range if length < _STREAM else self.segment.read_scratch
+            at_hand = length < _STREAM or self.segment.is_verified(offset, length)
+            fetch = self.segment.fetch_range if at_hand else self.segment.read_scratch
             data, start = fetch(offset, length)
             coder(part.layout).decode_range(data, offset - start, whole, position, self._codebooks)
         if whole is not out:

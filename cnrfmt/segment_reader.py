@@ -124,6 +124,12 @@ class SegmentReader:
         self.source.pread_into(offset, buffer)
         return buffer
 
+    def is_verified(self, offset: int, length: int) -> bool:
+        """Whether these bytes are mapped, and were all verified before."""
+        piece = self.trailer.piece_size
+        pieces = slice(offset // piece, -(-(offset + length) // piece))
+        return self._verify and self._map is not None and bool(self._verified[pieces].all())
+
     def fetch_range(self, offset: int, length: int) -> tuple[Bytes, int]:
         """The `length` bytes from `offset`, verified, within the returned array."""
         piece = self.trailer.piece_size

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.kernels._halves import float_of, half_of
 from cnrfmt.kernels._jit import helper, jit
-from cnrfmt.kernels._machine import clear, load_u16, load_u32, prefetch_row, store
+from cnrfmt.kernels._machine import clear, load_u16, load_u32, prefetch, prefetch_row, store
 from cnrfmt.kernels._vectors import (
     dequantise_2,
     dequantise_4,
@@ -34,6 +34,8 @@ _EPSILON = np.float32(1e-8)
 # of operations on single numbers, which the processor overlaps with the next row's only as long as
 # no codes, waiting for them, stand in between.
 _BLOCK = 16
+# Elements of a row that is short, and of a line of the cache.
+_SHORT, _LINE = 64, 16
 _GREATEST = np.finfo(np.float32).max
 _ONE = np.float32(1)
 # The key of -0. Where that is a row's least, there may be positive zeros that are equal to it.
@@ -72,6 +74,17 @@ def _zero_signs(values: Values, first: int, dim: int) -> tuple[np.float32, np.fl
 @helper
 def _float_of_key(key: np.int32) -> np.float32:
     return np.int32(key if key >= 0 else key ^ 0x7FFFFFFF).view(np.float32)
+
+
+@helper
+def _ask_ahead(values: Values, first: int, dim: int) -> None:
+    """Ask for the row of the next block that stands where this one does in its own.
+
+    Else memory would rest while codes are made. What short rows need, the processor foresees by itself.
+    """
+    if dim > _SHORT:
+        for element in range(first + _BLOCK * dim, first + (_BLOCK + 1) * dim, _LINE):
+            prefetch(values, element)
 
 
 @helper
@@ -120,6 +133,7 @@ def encode_rows_8(rows: Rows, out: Bytes, bad: Bytes) -> int:
         for k in range(block):
             i = start + k
             first, at = i * dim, i * stride
+            _ask_ahead(values, first, dim)
             if bad[i]:
                 continue
             low, inverse = lows[k], inverses[k]
@@ -171,6 +185,7 @@ def _encode_nbit(rows: Rows, bits: int, out: Bytes, bad: Bytes) -> int:
         for k in range(block):
             i = start + k
             first, at = i * dim, i * stride
+            _ask_ahead(values, first, dim)
             if bad[i]:
                 continue
             low, inverse = lows[k], inverses[k]
