@@ -229,7 +229,7 @@ def test_wrong_calls(tables: dict[str, Any], tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", t=np.ones((3, 3), F32))
     for source, options, message in (
         (tables, {"rows": 0}, "rows is an integer"),
-        (tables, {"schemes": [4]}, "schemes is a list of Quantize"),
+        (tables, {"schemes": [4]}, "schemes is a list of at least one Quantize"),
         (tables, {"tables": ["x"]}, "the tables: no table matches 'x'"),
         (tables, {"columns": ["x"]}, "the tables: no column matches 'x'"),
         (tables, {"tables": ["half", "none"]}, r"no float32 rows to try anything on; half.weight \(float16\); none"),
