@@ -16,6 +16,7 @@ import gc
 import json
 import mmap
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -210,7 +211,18 @@ def warm_up(folder: Path) -> float:
 
 def run_life(number: int, seed: int, kills: int, folder: Path, typical: float) -> Counter[str]:
     """One life in a folder of its own, which is kept if it ends badly."""
-    home = Path(tempfile.mkdtemp(prefix=f"life-{number}-", dir=folder))
+    home = folder / f"life-{number}-{secrets.token_hex(4)}"
+    try:
+        home.mkdir()
+        counts = _live_in(home, number, seed, kills, typical)
+    except KeyboardInterrupt:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    shutil.rmtree(home)
+    return counts
+
+
+def _live_in(home: Path, number: int, seed: int, kills: int, typical: float) -> Counter[str]:
     kind = list(PATHS)[number % len(PATHS)]
     place = Place(kind, str(home / PATHS[kind]), home / "journal", mmap.mmap(-1, 1), os.getpid())
     life = Life(number, seed, place, moment=4 * typical)
@@ -219,12 +231,8 @@ def run_life(number: int, seed: int, kills: int, folder: Path, typical: float) -
     except Exception as error:
         error.add_note(f"{life._errors()}\nthe {kind} and its journal are kept in {home}")
         raise
-    except KeyboardInterrupt:
-        shutil.rmtree(home)
-        raise
     finally:
         life.oracle.journal.close()
-    shutil.rmtree(home)
     return life.counts
 
 
