@@ -18,6 +18,7 @@ from cnrfmt.arrays import Array
 from cnrfmt.errors import DamagedError, MissingKeyError, UsageError, VersionNotFoundError
 from cnrfmt.format.manifest import Manifest, Retained, parse_manifest
 from cnrfmt.memory import Budget, check_limit, guarded
+from cnrfmt.run_record import user_metadata
 from cnrfmt.segment_reader import Backend, SegmentReader, Verify
 from cnrfmt.storage.container import Container, open_container, path_text
 from cnrfmt.storage.fs import Fs
@@ -126,9 +127,7 @@ class Checkpoint(Mapping[str, Table]):
     def _open_view(
         self, container: Container, manifest: Manifest, known: dict[bytes, SegmentReader], budget: Budget
     ) -> View:
-        view = View(
-            container, manifest, self._options, known=known, manifest_of=self._history.manifest_of, budget=budget
-        )
+        view = View(container, manifest, self._options, known=known, history=self._history, budget=budget)
         self._views.add(view)
         return view
 
@@ -155,7 +154,7 @@ class Checkpoint(Mapping[str, Table]):
     @property
     def metadata(self) -> dict[str, Any]:
         """The user metadata of the version."""
-        return self._view.manifest.metadata
+        return user_metadata(self._view.manifest)
 
     @property
     def dense(self) -> dict[str, Any]:

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from cnrfmt import parallel
-from cnrfmt._version import __version__
+from cnrfmt.commits import attempt, check_common
 from cnrfmt.dense import prepare
 from cnrfmt.encodings import Recipe
 from cnrfmt.encodings.quantize import Choices
-from cnrfmt.errors import ChainTooLongError, UnsupportedError, UsageError
-from cnrfmt.format import limits, strict_json
-from cnrfmt.format.blocks import bit_names
-from cnrfmt.format.digests import new_id
+from cnrfmt.errors import ChainTooLongError, UsageError
+from cnrfmt.format import limits
 from cnrfmt.format.encoding import RawLayout
-from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, pack_manifest, parse_manifest
+from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.schema import ColumnSchema, TableSchema
-from cnrfmt.format.segment import NO_STATE, SegmentHeader
 from cnrfmt.format.toc import Toc
-from cnrfmt.plan import Plan, plan_baseline, plan_delta
+from cnrfmt.plan import plan_baseline, plan_delta
+from cnrfmt.run_record import metadata_with, record_of, user_metadata
 from cnrfmt.segment_reader import SegmentReader
-from cnrfmt.segment_writer import write_segment
-from cnrfmt.storage.container import Transaction, begin, path_text
+from cnrfmt.storage.container import Transaction, path_text
 from cnrfmt.storage.fs import Fs
 
 PathLike = str | os.PathLike[str]
-
-_INLINE_TOC = 4096
-"""In a directory, tables of contents up to this size also stand in the manifest."""
-_INLINE_ALL = 256 << 10
-"""And all of them together take up to this."""
 
 
 def save(
@@ -84,28 +72,13 @@ def save(
     text = path_text(path)
     plan = plan_baseline(tables, quantize)
     prepared = None if dense is None else prepare(dense)
-    _check_common(metadata, step)
+    check_common(metadata, step)
     count = parallel.thread_count(threads)
-    with begin(text, replace=True, fs=fs) as tx:
-        head = _head(tx)
-        _check_features(tx, head)
-        state = new_id()
-        manifest = Manifest(
-            container_id=tx.container_id,
-            version=0 if head is None else head.version + 1,
-            state=state,
-            commit_id=new_id(),
-            step=None if step is None else int(step),
-            created=now(),
-            created_by=f"cnrfmt {__version__}",
-            parent=None if head is None else (head.version, head.digest),
-            tables=plan.tables,
-            chain=(),
-            versions=_retained(tx, head) if tx.kind == "directory" else (),
-            metadata=dict(metadata or {}),
-        )
-        manifest = write_step(tx, manifest, plan, prepared, None, count)
-        return commit_manifest(tx, manifest)
+    with attempt(text, replace=True, fs=fs) as one:
+        record = None if one.head is None else record_of(one.head)
+        manifest = one.next(None, step=step, tables=plan.tables, metadata=metadata_with(metadata or {}, record))
+        manifest = one.write(manifest, plan.writes, prepared, threads=count)
+        return one.commit(manifest).version
 
 
 def append(
@@ -130,134 +103,34 @@ def append(
     """
     text = path_text(path)
     prepared = None if dense is None else prepare(dense)
-    _check_common(metadata, step)
+    check_common(metadata, step)
     count = parallel.thread_count(threads)
-    with begin(text, replace=False, fs=fs) as tx:
-        head = _head(tx)
+    with attempt(text, fs=fs) as one:
+        head = one.head
         if head is None:
             raise UsageError(f"{text}: nothing to append to; save makes a container")
-        _check_features(tx, head)
-        recipes = _KnownRecipes(tx, head)
-        plan = plan_delta(tables, head.tables, quantize, recipes.of)
+        plan = plan_delta(tables, head.tables, quantize, KnownRecipes(one.tx, head).of)
         dropped = {t.table_id for t in head.tables} - {t.table_id for t in plan.tables}
         content = bool(plan.writes) or bool(dropped) or prepared is not None
         if content and len(head.chain) >= limits.MAX_CHAIN:
             raise ChainTooLongError(
                 f"{text}: the chain has {len(head.chain)} segments, as many as it may; "
-                "save a new baseline"
+                "compact it, or save a new baseline"
             )
-        manifest = replace(
+        user = user_metadata(head) if metadata is None else metadata
+        manifest = one.next(
             head,
-            version=head.version + 1,
-            state=new_id() if content else head.state,
-            commit_id=new_id(),
-            step=None if step is None else int(step),
-            created=now(),
-            created_by=f"cnrfmt {__version__}",
-            parent=(head.version, head.digest),
+            same_state=not content,
+            step=step,
             tables=plan.tables,
-            versions=_retained(tx, head),
-            metadata=head.metadata if metadata is None else dict(metadata),
+            metadata=metadata_with(user, record_of(head)),
         )
         if content:
-            manifest = write_step(tx, manifest, plan, prepared, head, count)
-        return commit_manifest(tx, manifest)
+            manifest = one.write(manifest, plan.writes, prepared, threads=count)
+        return one.commit(manifest).version
 
 
-def _check_common(metadata: Mapping[str, Any] | None, step: int | None) -> None:
-    if metadata is not None:
-        if not isinstance(metadata, Mapping):
-            raise UsageError(f"metadata must be a dict, found {type(metadata).__name__}")
-        strict_json.check_user_value(dict(metadata), "metadata")
-    if step is not None and (
-        isinstance(step, bool)
-        or not isinstance(step, int | np.integer)
-        or abs(step) > limits.MAX_INTEGER
-    ):
-        raise UsageError(f"step must be an integer within 2^53, found {step!r}")
-
-
-def now() -> str:
-    """The time as manifests hold it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _head(tx: Transaction) -> Manifest | None:
-    if tx.head_bytes is None:
-        return None
-    return parse_manifest(tx.head_bytes, f"{tx.path}, newest manifest")
-
-
-def _check_features(tx: Transaction, head: Manifest | None) -> None:
-    """A container with a ro_compat bit that isn't known here is left as it is (specification, section 2.3)."""
-    if head is not None and (bits := head.features.unknown_ro_compat):
-        raise UnsupportedError(f"{tx.path} (writing)", f"ro_compat {bit_names(bits)}")
-
-
-def _retained(tx: Transaction, head: Manifest | None) -> tuple[Retained, ...]:
-    """The versions that stay readable after the next commit, the head among them."""
-    if head is None:
-        return ()
-    newest = Retained(head.version, tx.head_offset, head.length, head.digest)
-    versions = (*head.versions, newest)
-    if tx.kind == "file" and len(versions) > limits.MAX_VERSIONS:
-        raise ChainTooLongError(
-            f"{tx.path}: it holds {limits.MAX_VERSIONS} versions, as many as it may; save a new baseline"
-        )
-    return versions[-limits.MAX_VERSIONS :]
-
-
-def write_step(
-    tx: Transaction,
-    manifest: Manifest,
-    plan: Plan,
-    dense: Any,
-    head: Manifest | None,
-    threads: int,
-) -> Manifest:
-    """Streams the segment of a commit on `head`, and gives the manifest that names it too."""
-    header = SegmentHeader(
-        new_id(),
-        manifest.commit_id,
-        NO_STATE if head is None else head.state,
-        manifest.state,
-    )
-    # A disk that is too full is better refused now than half-way.
-    sink = tx.segment(header.segment_id, size_hint=sum(write.data_bytes for write in plan.writes))
-    written = write_segment(sink, header, plan.writes, dense, threads=threads)
-    sink.finish()
-    attachments = b"" if head is None else head.attachments
-    toc = None
-    small = len(written.toc) <= _INLINE_TOC and len(attachments) + len(written.toc) <= _INLINE_ALL
-    if tx.kind == "directory" and small:
-        toc = (len(attachments), len(written.toc))
-        attachments += written.toc
-    entry = ChainEntry(
-        header.segment_id,
-        None if head is None else head.state,
-        manifest.state,
-        sink.offset,
-        written.length,
-        written.trailer_digest,
-        toc,
-    )
-    return replace(
-        manifest,
-        chain=(*manifest.chain, entry),
-        dense=manifest.dense if dense is None else header.segment_id,
-        attachments=attachments,
-    )
-
-
-def commit_manifest(tx: Transaction, manifest: Manifest) -> int:
-    """Commits a manifest whose segments are written, and returns its version."""
-    data = pack_manifest(manifest)
-    parsed = parse_manifest(data, f"{tx.path}, manifest of version {manifest.version}")
-    tx.commit(data, version=parsed.version, commit_id=parsed.commit_id, digest=parsed.digest)
-    return parsed.version
-
-
-class _KnownRecipes:
+class KnownRecipes:
     """How the columns of a container's tables are stored, found in the newest segment that has the column."""
 
     def __init__(self, tx: Transaction, head: Manifest) -> None:

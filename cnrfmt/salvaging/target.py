@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from cnrfmt._version import __version__
 from cnrfmt.arrays import Array, Bytes, Ids
+from cnrfmt.commits import attempt
 from cnrfmt.errors import DamagedError, StorageError, UsageError
 from cnrfmt.format.digests import new_id
-from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.toc import DenseEntry
-from cnrfmt.plan import Plan
+from cnrfmt.run_record import user_metadata
 from cnrfmt.salvaging.versions import Progress, VersionSalvage
 from cnrfmt.segment_writer import ColumnWrite, EncodedRows, TableWrite
 from cnrfmt.storage.base import temporary_token
-from cnrfmt.storage.container import SUFFIX, begin
+from cnrfmt.storage.container import SUFFIX
 from cnrfmt.storage.fs import Fs
 from cnrfmt.verification import verify
-from cnrfmt.writer import commit_manifest, now, write_step
 
 METADATA_KEY = "cnrfmt.salvage"
 """Where a salvaged container's user metadata says what it was made of."""
@@ -99,26 +97,14 @@ def _write(
     baseline = tuple(_watched(whole, progress) for whole, _ in writes)
     deltas = tuple(_watched(delta, progress) for _, delta in writes if delta is not None)
     schema = tuple(write.schema for write in baseline)
-    with begin(path, replace=True, fs=fs) as tx:
-        manifest = Manifest(
-            container_id=tx.container_id,
-            version=0,
-            state=new_id(),
-            commit_id=new_id(),
-            step=source.step,
-            created=now(),
-            created_by=f"cnrfmt {__version__}",
-            parent=None,
-            tables=schema,
-            chain=(),
-            metadata={**source.metadata, METADATA_KEY: note},
-        )
+    with attempt(path, replace=True, fs=fs) as one:
+        metadata = {**user_metadata(source), METADATA_KEY: note}
+        manifest = one.next(None, step=source.step, tables=schema, metadata=metadata)
         dense = None if source.dense is None else _dense(version)
-        manifest = write_step(tx, manifest, Plan(schema, baseline), dense, None, threads)
+        manifest = one.write(manifest, baseline, dense, threads=threads)
         if deltas:
-            head = manifest
-            manifest = write_step(tx, replace(head, state=new_id()), Plan(schema, deltas), None, head, threads)
-        commit_manifest(tx, manifest)
+            manifest = one.write(replace(manifest, state=new_id()), deltas, None, threads=threads)
+        one.commit(manifest)
 
 
 def _dense(version: VersionSalvage) -> Iterator[tuple[DenseEntry, Bytes]]:

@@ -15,8 +15,8 @@ import pytest
 
 import cnrfmt
 from cnrfmt import DamagedError, Salvage, StorageError
+from cnrfmt.commits import _INLINE_TOC
 from cnrfmt.format.limits import PIECE
-from cnrfmt.writer import _INLINE_TOC
 from tests.salvage.conftest import Original
 from tests.salvage.support import (
     FS,

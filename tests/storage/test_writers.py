@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cnrfmt
-from cnrfmt import Quantize, Rows, TableData, UsageError, writer
+from cnrfmt import Quantize, Rows, TableData, UsageError, commits
 from cnrfmt.format.limits import MAX_INTEGER
 from cnrfmt.format.manifest import parse_manifest
 
@@ -51,13 +51,13 @@ def test_how_much_of_them_stands_there_is_bounded(tmp_path: Path, more: int, mon
     grow(tmp_path / "whole", 2)
     whole = [toc for toc in tocs(tmp_path / "whole") if toc]
     lengths = [length for _, length in whole]
-    monkeypatch.setattr(writer, "_INLINE_ALL", sum(lengths[:2]) + more)
+    monkeypatch.setattr(commits, "_INLINE_ALL", sum(lengths[:2]) + more)
     grow(tmp_path / "all", 2)
     assert [toc is not None for toc in tocs(tmp_path / "all")] == [True, more == 0, False]
     monkeypatch.undo()
     assert len(set(lengths[1:])) == 1
     assert lengths[0] != lengths[1]
-    monkeypatch.setattr(writer, "_INLINE_TOC", max(lengths) + more)
+    monkeypatch.setattr(commits, "_INLINE_TOC", max(lengths) + more)
     grow(tmp_path / "each", 2)
     fits = [length <= max(lengths) + more for length in lengths]
     assert [toc is not None for toc in tocs(tmp_path / "each")] == fits
