@@ -12,14 +12,14 @@ import numpy as np
 
 from cnrfmt._version import __version__
 from cnrfmt.arrays import Bytes
-from cnrfmt.errors import ChainTooLongError, UnsupportedError, UsageError
+from cnrfmt.errors import ChainTooLongError, CommitUnknownError, UnsupportedError, UsageError
 from cnrfmt.format import limits, strict_json
 from cnrfmt.format.blocks import bit_names
 from cnrfmt.format.digests import new_id
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, pack_manifest, parse_manifest
 from cnrfmt.format.segment import NO_STATE, SegmentHeader
 from cnrfmt.format.toc import DenseEntry
-from cnrfmt.run_record import RESERVED
+from cnrfmt.run_record import RESERVED, RunRecord, record_of
 from cnrfmt.segment_writer import TableWrite, write_segment
 from cnrfmt.storage.container import Transaction, begin
 from cnrfmt.storage.fs import Fs
@@ -71,23 +71,47 @@ class Attempt:
             created=now(),
             created_by=f"cnrfmt {__version__}",
             parent=None if head is None else (head.version, head.digest),
-            versions=() if anew else self.retained(keep),
+            versions=self._none_retained() if anew else self.retained(keep, _tagged(changes.get("metadata", {}))),
             digest=0,
             length=0,
             **changes,
         )
 
-    def retained(self, keep: Keep | None = None) -> tuple[Retained, ...]:
-        """The versions that stay readable after the next commit: all, the head among them, unless `keep` has a say."""
+    def retained(self, keep: Keep | None = None, pinned: frozenset[int] = frozenset()) -> tuple[Retained, ...]:
+        """The versions that stay readable after the next commit: all, the head among them, unless `keep` has a say.
+
+        Those that are tagged by now, and those that are `pinned`, stay whatever it says.
+        """
         tx, head = self.tx, self.head
         if head is None:
             return ()
         versions = (*head.versions, Retained(head.version, tx.head_offset, head.length, head.digest))
-        if tx.kind == "file" and len(versions) > limits.MAX_VERSIONS:
-            raise ChainTooLongError(
-                f"{tx.path}: it holds {limits.MAX_VERSIONS} versions, as many as it may; save a new baseline"
-            )
-        return (versions if keep is None else keep(versions))[-limits.MAX_VERSIONS :]
+        most = limits.MAX_VERSIONS
+        if tx.kind == "file" and len(versions) > most:
+            raise ChainTooLongError(f"{tx.path}: it holds {most} versions, as many as it may; save a new baseline")
+        pinned |= _tagged(head.metadata)
+        chosen = {r.version for r in (versions if keep is None else keep(versions))} | pinned
+        versions = tuple(r for r in versions if r.version in chosen)
+        # Of more than there may be, the oldest go.
+        spare = [r.version for r in versions if r.version not in pinned]
+        going = set(spare[: max(0, len(versions) - most)])
+        if len(versions) - len(going) > most:
+            raise ChainTooLongError(f"{tx.path}: {most} versions have tags, as many as may be retained; untag some")
+        return tuple(r for r in versions if r.version not in going)
+
+    def _none_retained(self) -> tuple[Retained, ...]:
+        """What a single file retains that is put in another's place: nothing; refused where a version has a tag."""
+        head = self.head
+        record = None if head is None else record_of(head)
+        if head is not None and record is not None:
+            there = {head.version, *(r.version for r in head.versions)}
+            for name, version in record.tags.items():
+                if version in there:
+                    raise UsageError(
+                        f"{self.tx.path}: version {version} has the tag {name!r}, and a single file that is written "
+                        "anew keeps no earlier version; untag it first, or use a directory"
+                    )
+        return ()
 
     def write(
         self, manifest: Manifest, tables: Iterable[TableWrite], dense: Prepared | None, *, threads: int
@@ -118,7 +142,11 @@ class Attempt:
         """Publishes a manifest whose segments are written, and gives it as it was published."""
         data = pack_manifest(manifest)
         parsed = parse_manifest(data, f"{self.tx.path}, manifest of version {manifest.version}")
-        self.tx.commit(data, version=parsed.version, commit_id=parsed.commit_id, digest=parsed.digest)
+        try:
+            self.tx.commit(data, version=parsed.version, commit_id=parsed.commit_id, digest=parsed.digest)
+        except CommitUnknownError as error:
+            error.state = parsed.state
+            raise
         return parsed
 
 
@@ -137,6 +165,12 @@ def attempt(path: str, *, replace: bool = False, fs: Fs | None = None) -> Iterat
             if bits := head.features.unknown_ro_compat:
                 raise UnsupportedError(f"{tx.path} (writing)", f"ro_compat {bit_names(bits)}")
         yield Attempt(tx, head)
+
+
+def _tagged(metadata: Mapping[str, Any]) -> frozenset[int]:
+    """The versions that have tags."""
+    record = RunRecord.parse(metadata.get(RESERVED))
+    return frozenset() if record is None else frozenset(record.tags.values())
 
 
 def with_segment(manifest: Manifest, entry: ChainEntry, toc: bytes | None) -> Manifest:

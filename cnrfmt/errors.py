@@ -11,13 +11,15 @@ CnrError
 │   └── VersionExpiredError   its files were removed while a reader still wanted them
 ├── CommitError            nothing of this commit counts
 │   ├── ConflictError      somebody else committed first: open the head again and retry
-│   └── LockedError        another writer holds the container
+│   ├── LockedError        another writer holds the container
+│   └── RankLostError      one of many writers is gone, or didn't answer in time
 ├── CommitUnknownError     the commit may or may not have happened: read the head to know
 └── StorageError           the operating system refused (also an OSError)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -150,6 +152,33 @@ class LockedError(CommitError):
     """Another writer, in this process or another, holds the container."""
 
 
+class RankLostError(CommitError):
+    """Of several processes that work together, some are gone or didn't answer in time.
+
+    Attributes
+    ----------
+    reasons
+        The ranks that were lost, and what became of each: ``"gone"`` (its process has ended) or ``"late"``.
+    payloads
+        What the other ranks had said, by rank.
+    """
+
+    def __init__(self, what: str, reasons: Mapping[int, str], payloads: Mapping[int, bytes]) -> None:
+        self.what, self.reasons, self.payloads = what, dict(reasons), dict(payloads)
+        shown = ", ".join(f"rank {rank} is {_LOST.get(why, why)}" for rank, why in sorted(self.reasons.items()))
+        super().__init__(f"{what}: {shown}; start the missing processes again, all ranks together, and try again")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RankLostError, (self.what, self.reasons, self.payloads)
+
+
+_LOST = {"gone": "gone (its process has ended)", "late": "late (it lives, and hasn't answered in time)"}
+
+
+class SupersededError(CommitError):
+    """The checkpoint was skipped, or given up for a newer one that holds its rows too."""
+
+
 class CommitUnknownError(CnrError):
     """Whether the commit happened couldn't be settled; read the head before going on.
 
@@ -159,10 +188,13 @@ class CommitUnknownError(CnrError):
         The version that may be committed.
     commit_id
         The id of the attempt: the version is this attempt's if its manifest has it (`Checkpoint.manifest`).
+    state
+        The id of the state that it would be: a later version that says the same has it, too.
     """
 
     version: int | None = None
     commit_id: bytes | None = None
+    state: bytes | None = None
 
 
 class StorageError(CnrError, OSError):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Ids
@@ -107,6 +108,46 @@ class _Sliced:
         return out
 
 
+class Picked:
+    """Rows at some positions of an array, to be picked when they are written: array-like for `as_source`.
+
+    Parameters
+    ----------
+    values
+        Whatever `as_source` takes; it is neither copied nor read now.
+    positions
+        Which of its rows, in any order: integers from 0 to the number of rows - 1.
+    what
+        What it is, for messages.
+
+    Raises
+    ------
+    UsageError
+        `as_source` refuses `values`, or a position isn't one of theirs.
+    """
+
+    is_contiguous = False
+
+    def __init__(self, values: Any, positions: Any, *, what: str = "picked rows") -> None:
+        self.base = as_source(values, what=what)
+        self.positions = as_ids(positions, f"{what}: positions")
+        rows = self.base.shape[0]
+        if len(self.positions):
+            low, high = int(self.positions.min()), int(self.positions.max())
+            if low < 0 or high >= rows:
+                raise UsageError(f"{what}: positions go from 0 to {rows - 1}, found {low if low < 0 else high}")
+        self.shape = (len(self.positions), *self.base.shape[1:])
+        self.dtype = self.base.dtype
+
+    def rows(self, start: int, stop: int) -> Array:
+        """The rows at the positions from number start to stop - 1."""
+        return self.base.take(self.positions[start:stop])
+
+    def take(self, positions: Ids) -> Array:
+        """The rows at the positions of these numbers."""
+        return self.base.take(self.positions[positions])
+
+
 def as_source(value: Any, *, what: str) -> Source2D:
     """What a caller handed over as the rows of a column.
 
@@ -116,7 +157,7 @@ def as_source(value: Any, *, what: str) -> Source2D:
         One value per row (1-D) or one row of elements per row (2-D): a numpy array of any strides and byte order,
         a memory map, a CPU tensor of torch, a dataset of h5py (read by slices, never whole), nested lists of
         numbers, or anything with ``__array__``, the buffer protocol or DLPack. An object with `shape`, `dtype` and
-        slicing whose type says ``read_by_slices = True`` is read as a dataset is.
+        slicing whose type says ``read_by_slices = True`` is read as a dataset is. `Picked` rows stay what they are.
     what
         What it is, for messages.
 
@@ -125,6 +166,8 @@ def as_source(value: Any, *, what: str) -> Source2D:
     UsageError
         It is none of these, its data type can't be stored in a column, or it lives on another device.
     """
+    if isinstance(value, Picked):
+        return value
     if _is_dataset(value, what):
         source: Source2D = _Sliced(value, _stored(value.dtype, what))
     else:
@@ -146,6 +189,35 @@ def as_array(value: Any, *, what: str) -> Array:
     return np.asarray(array, dtypes.dtype_of(dtypes.name_of(array.dtype, what=what)), order="C")
 
 
+def as_target(value: Any, *, what: str) -> Array:
+    """The memory of an array that is to be filled, as a numpy array of the same shape, strides and dtype.
+
+    It is a numpy array or a CPU tensor of torch. Raises `UsageError` for anything else, for memory that can't be
+    written to, and for an array in which two elements share memory, as those of a tensor that was expanded do.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.is_conj() or value.is_neg():
+            raise UsageError(f"{what}: a tensor that is negated or conjugated lazily can't be filled; resolve it first")
+        array = _from_torch(torch, value, what)
+    elif isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
+        array = np.asarray(value)
+    else:
+        raise UsageError(
+            f"{what}: only a numpy array or a CPU tensor of torch can be filled, found {type(value).__name__}"
+        )
+    if not array.flags.writeable:
+        raise UsageError(f"{what}: the array is read-only; give one that can be written to")
+    reach = array.itemsize
+    # What slicing and transposing make has strides that step over all that the smaller ones reach.
+    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if length > 1 and array.size:
+            if stride < reach:
+                raise UsageError(f"{what}: elements of it share memory; give an array with memory for each")
+            reach += stride * (length - 1)
+    return array
+
+
 def as_ids(value: Any, what: str) -> Ids:
     """Row ids or keys as a contiguous 1-D int64 array, which may share the caller's memory.
 
@@ -160,13 +232,31 @@ def as_ids(value: Any, what: str) -> Ids:
     array = _as_numpy(value[()] if _is_dataset(value, what) else value, what)
     if array.ndim != 1:
         raise UsageError(f"{what} must be 1-D, found shape {array.shape}")
+    return np.asarray(_integers(array, value, what), np.int64, order="C")
+
+
+def as_flat_ids(value: Any, what: str) -> npt.NDArray[np.signedinteger]:
+    """Row ids or keys of any shape as a contiguous 1-D array, int32 if they are, else int64; else as `as_ids`."""
+    # What comes most often, thousands of times a second, is recognised at once.
+    if type(value) is np.ndarray and value.dtype in (np.int64, np.int32) and value.flags.c_contiguous:
+        return value.reshape(-1)
+    if isinstance(value, range):
+        return as_ids(value, what)
+    array = _integers(_as_numpy(value[()] if _is_dataset(value, what) else value, what), value, what)
+    kind: type[np.signedinteger] = np.int32 if array.dtype == np.int32 else np.int64
+    flat: npt.NDArray[np.signedinteger] = np.asarray(array, kind, order="C").reshape(-1)
+    return flat
+
+
+def _integers(array: Array, value: Any, what: str) -> Array:
+    """The array that was made of a value, if it holds integers that fit in int64; raises `UsageError`."""
     if not array.size and isinstance(value, Sequence):
-        return np.empty(0, np.int64)
+        return np.empty(array.shape, np.int64)
     if array.dtype.kind not in "iu":
         raise UsageError(f"{what} must be integers that fit in int64, found {array.dtype}; convert them first")
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise UsageError(f"{what} must fit in int64, found {array.max()}")
-    return np.asarray(array, np.int64, order="C")
+    return array
 
 
 def _stored(dtype: Any, what: str) -> np.dtype[Any]:

@@ -51,7 +51,7 @@ def recipe_chooser(
 def plan_baseline(tables: Mapping[str, Any], quantize: Choices) -> Plan:
     """A version that holds these tables and no others."""
     items = _items(tables)
-    check_patterns(quantize, {name: _columns_of(value) for name, value in items})
+    check_patterns(quantize, {name: columns_of(value) for name, value in items})
     recipe_of = recipe_chooser(quantize)
     planned = [_new_table(name, value, recipe_of) for name, value in items]
     return Plan(tuple(p.schema for p in planned), tuple(planned))
@@ -67,7 +67,7 @@ def plan_delta(
     live = {t.name: t for t in schema}
     items = _items(tables)
     columns = {t.name: tuple(c.name for c in t.columns) for t in schema}
-    columns |= {name: (*columns.get(name, ()), *_columns_of(value)) for name, value in items}
+    columns |= {name: (*columns.get(name, ()), *columns_of(value)) for name, value in items}
     check_patterns(quantize, columns)
     recipe_of = recipe_chooser(quantize, known_recipe)
     writes: list[TableWrite] = []
@@ -88,7 +88,7 @@ def plan_delta(
     return Plan(tuple(live.values()), tuple(writes))
 
 
-def _columns_of(value: Any) -> tuple[str, ...]:
+def columns_of(value: Any) -> tuple[str, ...]:
     """The names of the columns of what a caller hands over for a table."""
     parts = value if isinstance(value, tuple | list) and _are_changes(value) else (value,)
     named = [part.columns or {} for part in parts if isinstance(part, TableData | Rows)]

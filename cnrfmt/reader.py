@@ -18,7 +18,7 @@ from cnrfmt.arrays import Array
 from cnrfmt.errors import DamagedError, MissingKeyError, UsageError, VersionNotFoundError
 from cnrfmt.format.manifest import Manifest, Retained, parse_manifest
 from cnrfmt.memory import Budget, check_limit, guarded
-from cnrfmt.run_record import user_metadata
+from cnrfmt.run_record import record_of, user_metadata
 from cnrfmt.segment_reader import Backend, SegmentReader, Verify
 from cnrfmt.storage.container import Container, open_container, path_text
 from cnrfmt.storage.fs import Fs
@@ -94,6 +94,7 @@ class Checkpoint(Mapping[str, Table]):
         digest: str | None,
         fs: Fs | None,
         budget: Budget,
+        tag: str | None = None,
     ) -> None:
         # Whoever changes the working directory goes on with the same container.
         self.path = os.path.abspath(path)
@@ -105,6 +106,8 @@ class Checkpoint(Mapping[str, Table]):
         try:
             history = self._history
             history.head = _read_head(history.container, budget)
+            if tag is not None:
+                version = self._tagged(tag)
             manifest = history.head if version is None else history.manifest_of(version, budget)
             if manifest is None:
                 raise VersionNotFoundError(
@@ -145,6 +148,19 @@ class Checkpoint(Mapping[str, Table]):
         """The versions that can be opened, ascending, the head last."""
         head = self._history.head
         return (*(r.version for r in head.versions), head.version)
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """Names of versions that can be opened, as `cnrfmt.tag` gave them."""
+        record = record_of(self._history.head)
+        return {} if record is None else {name: v for name, v in record.tags.items() if v in self.versions}
+
+    def _tagged(self, tag: str) -> int:
+        tags = self.tags
+        if tag not in tags:
+            names = ", ".join(map(repr, sorted(tags))) or "none"
+            raise VersionNotFoundError(f"{self.path}: no version has the tag {tag!r}; there are {names}")
+        return tags[tag]
 
     @property
     def step(self) -> int | None:
@@ -304,6 +320,7 @@ def open(
     path: PathLike,
     *,
     version: int | None = None,
+    tag: str | None = None,
     backend: Backend = "mmap",
     verify: Verify = "touched",
     digest: str | None = None,
@@ -311,7 +328,7 @@ def open(
     max_bytes: int | None = None,
     fs: Fs | None = None,
 ) -> Checkpoint:
-    """Opens a container for reading, at its newest version or at `version`.
+    """Opens a container for reading, at its newest version, or at `version`, or at the one that has the `tag`.
 
     Parameters
     ----------
@@ -319,6 +336,8 @@ def open(
         A single file or a directory.
     version
         An older, retained version.
+    tag
+        The name of a version, in its place.
     backend
         ``"mmap"``, or ``"pread"``, which also survives a file that somebody truncates or changes in place.
     verify
@@ -340,7 +359,9 @@ def open(
     """
     options = _options(backend, verify, threads, max_bytes)
     _check_pin(digest)
-    return _open(path, version, options, digest, fs, Budget(max_bytes))
+    if tag is not None and version is not None:
+        raise UsageError(f"a version is named by its number or by a tag, not by both: found {version!r} and {tag!r}")
+    return _open(path, version, options, digest, fs, Budget(max_bytes), tag)
 
 
 def _options(backend: Backend, verify: Verify, threads: int | None, max_bytes: int | None) -> ReadOptions:
@@ -358,11 +379,17 @@ def _check_pin(digest: str | None) -> None:
 
 
 def _open(
-    path: PathLike, version: int | None, options: ReadOptions, digest: str | None, fs: Fs | None, budget: Budget
+    path: PathLike,
+    version: int | None,
+    options: ReadOptions,
+    digest: str | None,
+    fs: Fs | None,
+    budget: Budget,
+    tag: str | None = None,
 ) -> Checkpoint:
     text = path_text(path)
     with guarded(f"{text}, metadata"):
-        return Checkpoint(text, version, options, digest, fs, budget)
+        return Checkpoint(text, version, options, digest, fs, budget, tag)
 
 
 def load(

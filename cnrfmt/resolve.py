@@ -6,6 +6,7 @@ divides; within a strip the chain is a list of *layers*, from the newest to the 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,11 @@ _LAYER = 400
 """Bytes of memory that a layer or a strip takes, about."""
 _SPARSE = 8
 """Where fewer than one row in so many is wanted, the others aren't read."""
+_MANY = 8
+"""Where one row in so many or more is newer than the others, all are mixed as they are stored, and decoded at once."""
 
+
+_LOCAL = threading.local()
 
 Elements = tuple[int, int]
 """The first element of a range, and the end behind the last."""
@@ -88,6 +93,11 @@ class Layer:
         """Behind the last row of a range."""
         return min(self.row_set.last + 1, self.limit)
 
+    def is_at_hand(self, position: int, count: int) -> bool:
+        """Whether the stored bytes of consecutive rows are verified in a mapping, or few."""
+        offset, length = self._span(position, count)
+        return length < _STREAM or self.segment.is_verified(offset, length)
+
     def decode_range(self, position: int, out: Array, elements: Elements) -> None:
         """Decodes `len(out)` consecutive rows from a position in the row set."""
         part = self._part
@@ -96,8 +106,7 @@ class Layer:
         if length >= _STREAM and isinstance(part.layout, RawLayout):
             self.segment.read_into(offset, whole.reshape(-1).view(np.uint8))
         else:
-            at_hand = length < _STREAM or self.segment.is_verified(offset, length)
-            fetch = self.segment.fetch_range if at_hand else self.segment.read_scratch
+            fetch = self.segment.fetch_range if self.is_at_hand(position, len(out)) else self.segment.read_scratch
             data, start = fetch(offset, length)
             coder(part.layout).decode_range(data, offset - start, whole, position, self._codebooks)
         if whole is not out:
@@ -112,6 +121,29 @@ class Layer:
             batch = slice(start, start + _BATCH)
             data, found = self.segment.fetch_rows(offsets[batch], part.row_bytes)
             self._decode(data, found, out, targets[batch], positions[batch], elements)
+
+    def copy_near(self, positions: Ids, out: Bytes, targets: Ids) -> None:
+        """Copies the stored bytes of rows at ascending positions into the rows `targets` of `out`, (n, row bytes).
+
+        Only for layouts whose rows stand alone.
+        """
+        from cnrfmt.kernels import rows as kernel
+
+        part = self._part
+        section, row_bytes = self.segment.toc.sections[part.section][0], part.row_bytes
+        first, last, count = int(positions[0]), int(positions[-1]), len(positions)
+        if count * _SPARSE >= last - first:
+            data, start = self.segment.read_scratch(*self._span(first, last - first + 1))
+            kernel.gather_rows(data, positions * row_bytes + (section - start), row_bytes, out, targets)
+            return
+        for begin in range(0, count, _BATCH):
+            batch = slice(begin, begin + _BATCH)
+            data, found = self.segment.fetch_rows(section + positions[batch] * row_bytes, row_bytes)
+            kernel.gather_rows(data, found, row_bytes, out, targets[batch])
+
+    def read_range(self, position: int, out: Bytes) -> None:
+        """Copies the stored bytes of consecutive rows from a position in the row set, (n, row bytes)."""
+        self.segment.read_into(self._span(position, len(out))[0], out.reshape(-1))
 
     def decode_near(self, positions: Ids, out: Array, targets: Ids, elements: Elements) -> None:
         """The same for ascending positions that lie close together: all between them is read in one go."""
@@ -229,6 +261,9 @@ class Strip:
                 left -= n
                 if not left:
                     break
+        if floor is not None and self._is_better_mixed(floor, start, count, picked):
+            self._decode_over(floor, start, out, picked)
+            return
         if floor is not None:
             floor.decode_range(start - floor.row_set.first, out, self.elements)
         elif left:
@@ -236,6 +271,28 @@ class Strip:
             out[targets[:n]] = self.fill
         for layer, found, into in picked:
             layer.decode_near(found, out, into, self.elements)
+
+    def _is_better_mixed(
+        self, floor: Layer, start: int, count: int, picked: Sequence[tuple[Layer, Ids, Ids]]
+    ) -> bool:
+        """Whether these layers' rows can be mixed as they are stored, quicker than each layer's can be decoded."""
+        layers = [floor, *(layer for layer, _, _ in picked)]
+        (layout, elements), *others = {(x.part.layout, x.part.elements) for x in layers if x.part is not None}
+        if others or elements != self.elements or isinstance(layout, RawLayout) or not layout.stands_alone:
+            return False
+        over = sum(len(targets) for _, _, targets in picked)
+        # What is verified in a mapping can be decoded where it is, without a copy.
+        return over * _MANY >= count or not floor.is_at_hand(start - floor.row_set.first, count)
+
+    def _decode_over(self, floor: Layer, start: int, out: Array, picked: Sequence[tuple[Layer, Ids, Ids]]) -> None:
+        """Puts newer rows over those of the floor while they are stored, in fewer bytes, and decodes all at once."""
+        part = floor.part
+        assert part is not None
+        rows = _stored_rows(len(out), part.row_bytes)
+        floor.read_range(start - floor.row_set.first, rows)
+        for layer, positions, targets in picked:
+            layer.copy_near(positions, rows, targets)
+        coder(part.layout).decode_range(rows.reshape(-1), 0, out)
 
     def read_ids(self, ids: Ids, out: Array) -> None:
         """Decodes the rows of these ids, in any order and with repeats, into `out`."""
@@ -275,6 +332,14 @@ class Strip:
                 layer.decode_rows(hits, out, hit_targets, self.elements)
         if len(wanted):
             out[targets] = self.fill
+
+
+def _stored_rows(count: int, row_bytes: int) -> Bytes:
+    """Memory of this thread for rows as they are stored; its next call overwrites them."""
+    buffer: Bytes | None = getattr(_LOCAL, "buffer", None)
+    if buffer is None or len(buffer) < count * row_bytes:
+        buffer = _LOCAL.buffer = np.empty(count * row_bytes, np.uint8)
+    return buffer[: count * row_bytes].reshape(count, row_bytes)
 
 
 Steps = Sequence[Sequence[tuple[SegmentReader, TableEntry]]]

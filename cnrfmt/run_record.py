@@ -88,10 +88,20 @@ class RunRecord:
         return tuple(c for c in self.checkpoints[last:] if c.kind != "merge")
 
     def only(self, versions: set[int]) -> RunRecord:
-        """Without the checkpoints before the newest baseline that aren't among these versions."""
-        since = {c.version for c in self.since_baseline()}
-        kept = tuple(c for c in self.checkpoints if c.version in versions or c.version in since)
-        return replace(self, checkpoints=kept[-MOST:])
+        """Without the checkpoints before the newest baseline that aren't among these versions.
+
+        One that a merge among them stands for stays: it says what the merge is a merge of.
+        """
+        last = max((i for i, c in enumerate(self.checkpoints) if c.kind == "baseline"), default=0)
+        # A merge that wrote nothing, as for a tag, tells nothing of what the run cost.
+        wanted = versions | {c.version for c in self.checkpoints[last:] if c.kind != "merge" or c.nbytes}
+        kept: list[CheckpointRecord] = []
+        stood_for = False
+        for c in reversed(self.checkpoints):
+            if c.version in wanted or (stood_for and c.kind != "merge"):
+                kept.append(c)
+            stood_for = c.kind == "merge" and (stood_for or c.version in wanted)
+        return replace(self, checkpoints=tuple(reversed(kept))[-MOST:])
 
     def to_json(self) -> dict[str, Any]:
         """As metadata."""

@@ -44,13 +44,14 @@ class Sink(Protocol):
 class RowIds:
     """The rows that a segment writes of a table.
 
-    `ids` is None for the rows 0 .. count-1 of a dense table; otherwise the sorted ids. `order` says which row of
-    the sources belongs to each, None if the sources are in that order already.
+    `ids` is None for the rows first .. first+count-1 of a dense table; otherwise the sorted ids. `order` says which
+    row of the sources belongs to each, None if the sources are in that order already.
     """
 
     count: int
     ids: Ids | None = None
     order: Ids | None = None
+    first: int = 0
 
     @property
     def is_range(self) -> bool:
@@ -62,19 +63,23 @@ class EncodedRows(ABC):
     """Rows that are encoded already: their bytes are written as they are."""
 
     dtype: np.dtype[Any]
-    errors: Errors
-    """What encoding did to them, once."""
+    errors: Errors | None
+    """What encoding did to them, once; None if `encoded` tells it, chunk by chunk."""
 
     @abstractmethod
-    def encoded(self, start: int, stop: int) -> tuple[Bytes, Ids]:
+    def encoded(self, start: int, stop: int) -> Encoded:
         """The bytes of rows start .. stop - 1, and which of them, from `start` on, the encoding doesn't hold.
 
-        The slots of such rows are zero bytes.
+        The slots of such rows are zero bytes. Each chunk of `chunk_rows` is asked for once, in order, but from several
+        threads.
         """
 
     @abstractmethod
     def take(self, positions: Ids) -> Array:
-        """The decoded rows at these positions, C-contiguous."""
+        """The decoded rows at these positions, C-contiguous; of rows that the encoding doesn't hold, the exact ones."""
+
+    def written(self, start: int) -> None:  # noqa: B027  Most have nothing to let go.
+        """Says that the chunk from `start` on is written: its bytes may be let go."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,12 @@ class WrittenSegment:
     toc: bytes
 
 
+def chunk_rows(recipe: Recipe, width: int, dtype: np.dtype[Any]) -> int:
+    """How many rows of a column are encoded at a time; the last chunk may be shorter."""
+    step = encoder(recipe).step
+    return max(1, _CHUNK // max(1, width * dtype.itemsize) // step) * step
+
+
 def write_segment(
     sink: Sink,
     header: SegmentHeader,
@@ -170,7 +181,7 @@ def _write_table(stream: _Stream, table: TableWrite) -> TableEntry:
 
 def _write_row_set(stream: _Stream, rows: RowIds, keyed: bool) -> RowSet:
     if rows.ids is None:
-        return RowSet("range", rows.count, 0, rows.count - 1)
+        return RowSet("range", rows.count, rows.first, rows.first + rows.count - 1)
     first, last = int(rows.ids[0]), int(rows.ids[-1])
     if rows.is_range and not keyed:
         return RowSet("range", rows.count, first, last)
@@ -198,7 +209,7 @@ def _write_column(
     if not bad.size:
         return
     raw = RawLayout(layout.dtype)
-    ids = bad if rows.ids is None else rows.ids[bad]
+    ids = bad + rows.first if rows.ids is None else rows.ids[bad]
     order = bad if rows.order is None else rows.order[bad]
     row_sets.append(_write_row_set(stream, RowIds(len(bad), ids), schema.keyed))
     done = stream.rows(write.source, order, len(bad), width, Recipe(raw))
@@ -283,17 +294,18 @@ class _Stream:
         number = self._begin_section(layout.section_bytes(count, width))
         base = self._position
         encoding = encoder(recipe)
-        step = encoding.step
-        per_chunk = max(1, _CHUNK // max(1, width * source.dtype.itemsize) // step) * step
+        per_chunk = chunk_rows(recipe, width, source.dtype)
+        handed = source if isinstance(source, EncodedRows) and order is None else None
 
         def encode(start: int) -> tuple[Encoded, Words]:
             stop = min(start + per_chunk, count)
             shape = (stop - start, width)
-            if order is not None:
+            if handed is not None:
+                found = handed.encoded(start, stop)
+            elif order is not None:
                 found = encoding.encode(source.take(order[start:stop]).reshape(shape))
-            elif isinstance(source, EncodedRows):
-                found = Encoded(*source.encoded(start, stop))
             else:
+                assert not isinstance(source, EncodedRows)
                 found = encoding.encode(source.rows(start, stop).reshape(shape))
             return found, self._inner(base + layout.span(start, 0, width)[0], found.data)
 
@@ -303,6 +315,8 @@ class _Stream:
         total, worst = 0.0, 0.0
         for start, (found, inner) in zip(starts, parallel.ordered(threads, encode, starts, ahead=threads), strict=True):
             self._put(found.data, inner)
+            if handed is not None:
+                handed.written(start)
             if found.bad.size:
                 bad.append(found.bad + start)
             if found.codebooks is not None:
@@ -310,7 +324,7 @@ class _Stream:
             total, worst = total + found.error_sum, max(worst, found.worst_error)
         every = np.concatenate(bad)
         errors = Errors(min(total / max(1, count - len(every)), worst), worst)
-        if isinstance(source, EncodedRows):
+        if isinstance(source, EncodedRows) and source.errors is not None:
             errors = source.errors
         codebooks = self.section(np.concatenate(books)) if books else None
         return _WrittenRows(number, codebooks, every, errors)

@@ -32,9 +32,12 @@ _MOST_LAYERS = 4
 class Changes(NamedTuple):
     """Which rows of a table changed after a version.
 
-    `rows` (sorted int64 ids or keys) never leaves out a row that changed; `deleted` are ids that are gone.
-    `exact` is False where the older version isn't on this chain, or had another table of the same name: then `rows`
-    lists every row, and whatever it doesn't list is gone.
+    `rows` (sorted int64 ids or keys) never leaves out a row that changed; `deleted` are ids that are gone. Where
+    `exact` is True, `rows` are those that were written, deleted or cut off by one of the two versions after the newest
+    state that both stand on: one of them may have been given the value that it had, or the same by both. A column that
+    came or went touches the rows that were written to it. `exact` is False where the versions share no state, where
+    the older one is no longer there, or where it had another table of the same name: then `rows` lists every row, and
+    whatever it doesn't list is gone.
     """
 
     rows: Ids
@@ -395,7 +398,7 @@ class Table:
             )
 
     def changed(self, since: int) -> Changes:
-        """The rows that were touched after version `since`; never fewer than changed.
+        """The rows that were touched after version `since`, or by it alone; never fewer than changed.
 
         Raises `VersionNotFoundError` for a version that was never committed.
         """

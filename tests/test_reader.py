@@ -15,6 +15,7 @@ import pytest
 
 import cnrfmt
 from cnrfmt import Deleted, Dropped, Quantize, Rows, TableData
+from cnrfmt.checkpointing.tags import tag
 from cnrfmt.storage.fs import PosixFs
 
 F32 = np.float32
@@ -484,3 +485,17 @@ def test_a_path_may_be_bytes(tmp_path: Path) -> None:
     cnrfmt.save(path, {"t": np.ones((1, 1), np.float32)})
     with cnrfmt.open(path) as ck:
         assert ck.path == str(tmp_path / "model.cnr")
+
+
+def test_a_tag_is_a_name_of_a_version(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    cnrfmt.save(path, {"t": np.ones((1, 1), np.float32)})
+    with cnrfmt.open(path) as ck:
+        assert ck.tags == {}
+    tag(path, "prod")
+    with cnrfmt.open(path, tag="prod") as ck:
+        assert (ck.version, ck.versions, ck.tags) == (0, (0, 1), {"prod": 0})
+    with pytest.raises(cnrfmt.VersionNotFoundError, match="no version has the tag 'best'; there are 'prod'"):
+        cnrfmt.open(path, tag="best")
+    with pytest.raises(cnrfmt.UsageError, match="by its number or by a tag"):
+        cnrfmt.open(path, tag="prod", version=0)

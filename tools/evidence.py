@@ -84,6 +84,12 @@ def _kills(found: Any) -> Iterator[Row]:
     yield Row("kills", tried, _failures([found]), [found])
 
 
+def _ranks(found: Any) -> Iterator[Row]:
+    kills, containers = found["counts"]["kills"], found["containers"]
+    tried = f"{_count(kills)} kills of ranks that wrote {_count(containers)} directories together"
+    yield Row("kills among many writers", tried, _failures([found]), [found])
+
+
 def _machine(found: Any) -> Iterator[Row]:
     steps = _total([one["outcomes"] for one in found], "steps")
     yield Row("state machine", f"{_total(found, 'examples')} sequences, {steps} steps", _failures(found), found)
@@ -117,6 +123,7 @@ RESULTS: tuple[tuple[str, Callable[[Any], Iterator[Row]]], ...] = (
     ("tools/crash/results/model.json", _model),
     ("tools/crash/results/filesystems.json", _filesystems),
     ("tools/crash/results/kills.json", _kills),
+    ("tools/crash/results/ranks.json", _ranks),
     ("tools/crash/results/machine.json", _machine),
     ("tools/crash/results/faults.json", _faults("faults of storage calls")),
     ("tools/crash/results/system_calls.json", _faults("faults of system calls and disks")),

@@ -24,6 +24,7 @@ def add(verbs: Verbs) -> None:
         """
         cnrfmt demo
         cnrfmt demo --bits 4 --checkpoint-every 250 --plot
+        cnrfmt demo --policy intermittent
         cnrfmt demo /tmp/try.cnr --json
         """,
     )
@@ -36,6 +37,12 @@ def add(verbs: Verbs) -> None:
         choices=(32, *range(8, 1, -1)),
         default=8,
         help="bits per stored weight; 32 is raw float32 (default: 8)",
+    )
+    parser.add_argument(
+        "--policy",
+        choices=("consecutive", "intermittent", "one-shot", "full"),
+        default="consecutive",
+        help="what a checkpoint writes (default: consecutive)",
     )
     parser.add_argument(
         "--checkpoint-every",
@@ -64,6 +71,7 @@ def _run(args: argparse.Namespace) -> int:
     run_demo(
         args.path,
         bits=args.bits,
+        policy=args.policy,
         checkpoint_every=args.checkpoint_every,
         seed=args.seed,
         plot=plot,

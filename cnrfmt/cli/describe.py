@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from cnrfmt.errors import DamagedError, UnsupportedError, VersionExpiredError
@@ -195,6 +196,25 @@ def versions(ck: Checkpoint, most: int | None = None) -> tuple[list[Json], list[
             errors.append(error)
             found.append({"version": retained.version, "error": str(error)})
     return [*found, _version(head)], errors
+
+
+def manifests(ck: Checkpoint, most: int) -> tuple[list[Manifest], list[Exception]]:
+    """The manifests of the newest `most` retained versions, ascending, and what is wrong with others of these.
+
+    That of the newest version is whole. The others are without metadata, attachments and retained versions, which
+    would take memory with the square of their number.
+    """
+    head = _head(ck)
+    found: list[Manifest] = []
+    errors: list[Exception] = []
+    for retained in head.versions[-most + 1 :]:
+        try:
+            found.append(replace(_manifest(ck, retained), metadata={}, attachments=b"", versions=()))
+        except VersionExpiredError:
+            continue
+        except (DamagedError, UnsupportedError) as error:
+            errors.append(error)
+    return [*found, head], errors
 
 
 def _head(ck: Checkpoint) -> Manifest:

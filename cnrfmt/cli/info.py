@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cnrfmt import sizes
-from cnrfmt.cli import describe, exits, output
+from cnrfmt.cli import costs, describe, exits, output
 from cnrfmt.cli.options import Verbs, add_path, add_verb, add_version
 from cnrfmt.reader import Checkpoint, open
 
@@ -49,6 +49,9 @@ def _describe(ck: Checkpoint) -> tuple[dict[str, Any], int]:
     versions, errors = describe.versions(ck, _MOST_SHOWN)
     # Versions that changed nothing share a state: the first of them wrote it.
     version_of = {v["state"]: v["version"] for v in reversed(versions) if "state" in v}
+    # What is wrong with these was met above.
+    manifests, _ = describe.manifests(ck, _MOST_SHOWN)
+    run = costs.run_facts(manifests, ck.versions)
     facts = {
         "path": ck.path,
         "container": "single file" if ck.view.container.kind == "file" else "directory",
@@ -62,6 +65,7 @@ def _describe(ck: Checkpoint) -> tuple[dict[str, Any], int]:
         "tables": [describe.table(ck, table) for table in ck.values()],
         "dense": describe.dense_entries(ck),
         "metadata": ck.metadata,
+        **({} if run is None else {"run": run}),
         "versions": list(ck.versions),
         "version_details": versions,
         "chain": describe.chain(ck, version_of),
@@ -77,6 +81,9 @@ def _write(facts: dict[str, Any]) -> None:
         _heading("tables")
         _write_tables(facts["tables"])
     write_errors(facts["tables"])
+    if "run" in facts:
+        _heading("run")
+        costs.write_run(facts["run"])
     _heading("versions")
     _write_versions(facts)
     _heading("chain")

@@ -10,7 +10,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from cnrfmt._version import __version__
-from cnrfmt.cli import convert, demo, diff, exits, info, ls, output, quantize, rows, salvage, verify
+from cnrfmt.cli import (
+    compact,
+    convert,
+    demo,
+    diff,
+    exits,
+    gc,
+    info,
+    ls,
+    output,
+    plan,
+    plot,
+    quantize,
+    rows,
+    salvage,
+    tag,
+    verify,
+)
 from cnrfmt.cli.options import Verbs
 from cnrfmt.errors import CnrError, DamagedError, StorageError, UnsupportedError, UsageError
 
@@ -88,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs: Verbs = parser.add_subparsers(
         metavar="VERB", required=True, title="verbs", parser_class=_VerbParser
     )
-    for verb in (info, ls, rows, diff, verify, salvage, convert, quantize, demo):
+    for verb in (info, ls, rows, diff, verify, salvage, convert, quantize, compact, plan, plot, gc, tag, demo):
         verb.add(verbs)
     return parser
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cnrfmt import Restored, TableData
 from cnrfmt.demo import training
 from cnrfmt.demo.orders import Dataset, Int64
 from cnrfmt.demo.training import Dense, Rows, Seen, Settings, Stream
 from cnrfmt.errors import UsageError
-
-Float32 = npt.NDArray[np.float32]
 
 DIM = 32
 HIDDEN = 16
@@ -23,38 +20,17 @@ KEYED = "pair"
 """The table whose rows appear as they are needed; the others have all their rows from the start."""
 PAIR_START = 0.2
 """What each element of a new pair's row is: the same for all, so that a row can say "bought before"."""
+ACCUMULATOR = "accumulator"
+"""The column of a table's accumulators."""
 RANDOM_STATE = "random_state"
 """The name of the random generator's state in the dense state: one uint64."""
-
-
-@dataclass(frozen=True)
-class TableRows:
-    """Rows of a table: ids (int64, keys of the keyed table), weights and accumulators, copied."""
-
-    ids: Int64
-    weight: Float32
-    accumulator: Float32
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What a checkpoint stores: rows of each table, the dense state, and how many orders were trained.
-
-    `full_bytes` is the size of the whole state in plain float32, with 8 bytes per key.
-    """
-
-    order: int
-    tables: dict[str, TableRows]
-    dense: dict[str, npt.NDArray[Any]]
-    full_bytes: int
-    existing: dict[str, int]
 
 
 class Model:
     """The recommender in training on a dataset.
 
     Two models of the same dataset and seed that are trained up to the same order hold the same bits, in
-    however many calls, and also where one was restored from an exact snapshot of the other.
+    however many calls, and also where one was restored from an exact checkpoint of the other.
 
     Attributes
     ----------
@@ -101,12 +77,26 @@ class Model:
         self.random = random.integers(1, 1 << 63, 1, dtype=np.uint64)
         self.order = 0
         self.seen = seen_before(data, 0)
+        self._pair_keys = pair_keys(data)
         self._pairs_in_use = np.zeros(data.pairs, np.bool_)
 
     @property
     def random_state(self) -> int:
         """The state of the random generator, which with the rest settles what is drawn from now on."""
         return int(self.random[0])
+
+    @property
+    def existing(self) -> dict[str, int]:
+        """How many rows each table has; of the pairs, those that were looked up by `take_touched`."""
+        counts = {name: len(weight) for name, weight in self.weights._asdict().items()}
+        return {**counts, KEYED: int(np.count_nonzero(self._pairs_in_use))}
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all that a checkpoint holds in plain float32, with 8 bytes per key."""
+        existing = self.existing
+        dense = sum(array.nbytes for array in self.dense_state().values())
+        return dense + 8 * existing[KEYED] + sum(existing.values()) * 4 * (DIM + 1)
 
     def train(self, until: int) -> float:
         """Trains on the orders from the reader's position to `until`; gives the mean log-loss.
@@ -140,71 +130,55 @@ class Model:
             for (name, bits), weight in zip(self.touched._asdict().items(), self.weights, strict=True)
         }
 
-    def snapshot(self, *, full: bool) -> Snapshot:
-        """Copies what a checkpoint stores, and clears the marks.
-
-        Touched rows alone, or with `full` every row that exists. The marks can go at once, since the
-        demo's trainer doesn't outlive a checkpoint that fails.
-        """
+    def take_touched(self) -> dict[str, Int64]:
+        """The ids, or keys, of the rows that were looked up since this was last called; clears the marks."""
         rows = self.touched_rows()
         for bits in self.touched:
             bits[:] = 0
         self._pairs_in_use[rows[KEYED]] = True
-        existing = {name: len(weight) for name, weight in self.weights._asdict().items()}
-        existing[KEYED] = int(np.count_nonzero(self._pairs_in_use))
-        if full:
-            rows = {name: np.arange(count) for name, count in existing.items()}
-            rows[KEYED] = np.flatnonzero(self._pairs_in_use)
-        tables = {
-            name: TableRows(
-                pair_keys(self.data)[numbers] if name == KEYED else numbers,
-                getattr(self.weights, name)[numbers],
-                getattr(self.accumulators, name)[numbers],
-            )
-            for name, numbers in rows.items()
+        return {**rows, KEYED: self._pair_keys[rows[KEYED]]}
+
+    def tables(self) -> dict[str, TableData]:
+        """The live tables: the arrays themselves, but of the pairs those that were looked up by `take_touched`."""
+        pairs = np.flatnonzero(self._pairs_in_use)
+        return {
+            **self.targets(),
+            KEYED: TableData(
+                self.weights.pair[pairs],
+                columns={ACCUMULATOR: self.accumulators.pair[pairs]},
+                keys=self._pair_keys[pairs],
+                fill={"weight": PAIR_START},
+            ),
         }
-        dense = self.dense_state()
-        full_bytes = sum(array.nbytes for array in dense.values()) + 8 * existing[KEYED]
-        full_bytes += sum(existing.values()) * 4 * (DIM + 1)
-        return Snapshot(self.order, tables, dense, full_bytes, existing)
+
+    def targets(self) -> dict[str, Any]:
+        """What tables are restored into: those whose rows are all there; the pairs come as new arrays."""
+        return {
+            "user": TableData(self.weights.user, columns={ACCUMULATOR: self.accumulators.user}),
+            "product": TableData(self.weights.product, columns={ACCUMULATOR: self.accumulators.product}),
+            KEYED: None,
+        }
 
     def dense_state(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of everything outside the tables, the random generator's state included."""
-        arrays = {name: values.copy() for name, values in self.dense._asdict().items()}
-        for name, values in self.dense_accumulators._asdict().items():
-            arrays[f"{name}.accumulator"] = values.copy()
-        arrays[RANDOM_STATE] = self.random.copy()
-        return arrays
+        """Everything outside the tables, the random generator's state included: the arrays themselves."""
+        arrays: dict[str, npt.NDArray[Any]] = {**self.dense._asdict(), RANDOM_STATE: self.random}
+        return arrays | {f"{name}.{ACCUMULATOR}": g for name, g in self.dense_accumulators._asdict().items()}
 
-    @classmethod
-    def restore(
-        cls,
-        data: Dataset,
-        seed: int,
-        order: int,
-        tables: Mapping[str, TableRows],
-        dense: Mapping[str, npt.NDArray[Any]],
-    ) -> Model:
-        """The model as a full checkpoint has it.
+    def take_over(self, restored: Restored) -> None:
+        """Goes on as a checkpoint has it that was restored into the targets of this model, which is new.
 
-        Rows that it doesn't have are as in a new model of that seed. What the reader knows of the orders
-        before `order` is counted anew from the stream.
+        Pairs that it doesn't have are as in any new model. What the reader knows of the orders before its position
+        is counted anew from the stream.
         """
-        model = cls(data, seed)
-        for name, rows in tables.items():
-            keyed = name == KEYED
-            numbers = data.pair_of.reshape(-1)[rows.ids].astype(np.int64) if keyed else rows.ids
-            if keyed:
-                model._pairs_in_use[numbers] = True
-            getattr(model.weights, name)[numbers] = rows.weight
-            getattr(model.accumulators, name)[numbers] = rows.accumulator
-        for name, values in model.dense._asdict().items():
-            values[...] = dense[name]
-            getattr(model.dense_accumulators, name)[...] = dense[f"{name}.accumulator"]
-        model.random[...] = dense[RANDOM_STATE]
-        model.order = order
-        model.seen = seen_before(data, order)
-        return model
+        pairs = restored.tables[KEYED]
+        rows = self.data.pair_of.reshape(-1)[pairs.keys]
+        self.weights.pair[rows] = pairs.values
+        self.accumulators.pair[rows] = pairs.columns[ACCUMULATOR]
+        self._pairs_in_use[rows] = True
+        for name, array in self.dense_state().items():
+            array[...] = restored.dense[name]
+        self.order = restored.reader
+        self.seen = seen_before(self.data, self.order)
 
 
 def pair_keys(data: Dataset) -> Int64:

@@ -30,6 +30,14 @@ _LABELS = {
     "metadata": "metadata, digests, padding",
 }
 
+_WRITTEN = {
+    "consecutive": "a baseline, then touched rows",
+    "one-shot": "a baseline, then all rows touched since",
+    "intermittent": "baselines, then all rows touched since",
+    "full": "baselines",
+}
+"""What the checkpoints of each policy are."""
+
 _FULL, _OURS, _DEATH = "#c8c8c8", "#0072b2", "#d55e00"
 
 
@@ -59,7 +67,8 @@ def _title(result: dict[str, Any]) -> str:
     quality, bits = result["quality"], result["bits"]
     stored = "raw float32 rows" if bits == RAW_BITS else f"{bits}-bit rows"
     return (
-        f"Touched rows alone, as {stored}: {result['totals']['ratio']:.1f} times fewer bytes than full float32 saves.\n"
+        f"{_WRITTEN[result['policy']].capitalize()}, as {stored}: {result['totals']['ratio']:.1f} times fewer bytes "
+        "than full float32 saves.\n"
         f"recall@{TOP} of the killed and restored run: {quality['interrupted']['recall']:.2%}, "
         f"of the uninterrupted one: {quality['uninterrupted']['recall']:.2%}"
     )
@@ -100,7 +109,7 @@ def _finish(axes: Axes, result: dict[str, Any], title: str, unit: str, *, column
 def _draw_saves(axes: Axes, result: dict[str, Any]) -> None:
     x, full = _versions(result), _full(result)
     axes.bar(x, full, color=_FULL, label="a full float32 save")
-    axes.bar(x, _written(result), color=_OURS, label="written: a baseline, then touched rows")
+    axes.bar(x, _written(result), color=_OURS, label=f"written: {_WRITTEN[result['policy']]}")
     axes.set_ylim(0, 1.35 * full.max())
     _finish(axes, result, "Each checkpoint beside a full float32 save", "MB")
 

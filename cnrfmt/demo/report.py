@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cnrfmt.demo.orders import Dataset
 from cnrfmt.demo.quality import TOP
-from cnrfmt.demo.store import RAW_BITS
+from cnrfmt.demo.store import RAW_BITS, Store
 
 # Narrow enough for a terminal of 80 columns.
 _HEADER = "ver orders touched    %  rows  ids optim other total  full  less write stall"
@@ -48,13 +47,13 @@ class Screen:
         )
         self._print(f"each user's last order is held out ({len(data.held_out.products):,} products)")
 
-    def plan(self, path: Path, bits: int, every: int, die_at: int, seconds: float) -> None:
+    def plan(self, store: Store, every: int, die_at: int, seconds: float) -> None:
         """What will be done."""
-        stored = "raw float32" if bits == RAW_BITS else f"{bits} bits per weight"
+        stored = "raw float32" if store.bits == RAW_BITS else f"{store.bits} bits per weight"
         self._print(f"training and checkpointing compiled, or loaded, in {seconds:.1f} s")
         self._print(
-            f"two runs side by side: one without interruption, and one that checkpoints to {path} "
-            f"every {every:,} orders, in {stored}, and is killed at order {die_at:,}"
+            f"two runs side by side: one without interruption, and one that checkpoints to {store.path} "
+            f"every {every:,} orders (policy {store.policy}, {stored}), and is killed at order {die_at:,}"
         )
         self._print()
         self._print(_HEADER, "bold")

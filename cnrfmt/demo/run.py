@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from cnrfmt import parallel
 from cnrfmt.demo import quality, trainer
 from cnrfmt.demo.model import Model
 from cnrfmt.demo.orders import Dataset, load_orders
 from cnrfmt.demo.quality import Quality
 from cnrfmt.demo.report import Screen
-from cnrfmt.demo.store import CnrStore, is_demo, rehearse
+from cnrfmt.demo.store import Store, is_demo
 from cnrfmt.errors import CnrError, UsageError
 
 MAX_CHECKPOINTS = 200
@@ -34,6 +33,7 @@ def run_demo(
     path: str | os.PathLike[str] = "demo.cnr",
     *,
     bits: int = 8,
+    policy: str = "consecutive",
     checkpoint_every: int = 500,
     seed: int = 0,
     plot: str | os.PathLike[str] | None = None,
@@ -51,6 +51,9 @@ def run_demo(
         The container to write, a single file. One that an earlier demo left there is overwritten.
     bits
         Bits per element of the stored weights: what `Quantize` takes, or 32 for raw float32.
+    policy
+        What a checkpoint writes: a policy's name, as `CheckpointManager` takes it. With ``full``, and in time with
+        ``intermittent``, the file is written anew and has the versions since then.
     checkpoint_every
         Orders between two checkpoints.
     seed
@@ -77,7 +80,7 @@ def run_demo(
         A trainer ended as it shouldn't.
     """
     started = time.perf_counter()
-    store = CnrStore(Path(path), bits, threads)
+    store = Store(Path(path), bits, policy, threads)
     _check(store, users)
     draw = None if plot is None else _drawing(Path(plot))
     screen = Screen(to_stderr=json)
@@ -92,9 +95,9 @@ def run_demo(
     loaded = time.perf_counter()
     screen.data(data)
     # Here, before the trainer starts, which then finds the machine code in the cache.
-    rehearse(data, bits, checkpoint_every)
+    trainer.rehearse(store, data, checkpoint_every)
     compiled = time.perf_counter()
-    screen.plan(store.path, bits, checkpoint_every, die_at, compiled - loaded)
+    screen.plan(store, checkpoint_every, die_at, compiled - loaded)
     _remove_earlier(store.path)
     with ThreadPoolExecutor(1, "uninterrupted") as other, screen.progress(orders) as bars:
         reference = other.submit(_uninterrupted, data, seed, bars.uninterrupted)
@@ -106,6 +109,7 @@ def run_demo(
     result: dict[str, Any] = {
         "path": str(store.path),
         "bits": bits,
+        "policy": policy,
         "checkpoint_every": checkpoint_every,
         "seed": seed,
         "data": {
@@ -143,11 +147,9 @@ def run_demo(
     return result
 
 
-def _check(store: CnrStore, users: int | None) -> None:
-    store.quantize()
+def _check(store: Store, users: int | None) -> None:
     if users is not None and users < 2:
         raise UsageError(f"users must be at least 2, found {users}")
-    parallel.thread_count(store.threads)
     if not store.path.absolute().parent.is_dir():
         raise UsageError(f"{store.path.parent}: is no directory")
     if store.path.is_dir():
@@ -156,6 +158,7 @@ def _check(store: CnrStore, users: int | None) -> None:
         raise UsageError(f"{store.path}: the demo writes a single file; give it a name in .cnr")
     if store.path.exists() and not is_demo(store.path):
         raise UsageError(f"{store.path}: exists, and no demo made it; give another path, or remove it")
+    store.manager().close()
 
 
 def _remove_earlier(path: Path) -> None:
@@ -192,7 +195,7 @@ class _Interrupted:
 
 
 def _interrupted(
-    store: CnrStore,
+    store: Store,
     screen: Screen,
     progress: Callable[[int], None],
     every: int,
@@ -200,9 +203,9 @@ def _interrupted(
     users: int | None,
     die_at: int,
 ) -> _Interrupted:
-    """Trains in a process that kills itself, and then in one that restores; gives what they told."""
+    """Trains in a process that kills itself, and then in one that goes on; gives what they told."""
     command = [sys.executable, "-m", "cnrfmt.demo.worker", str(store.path)]
-    command += [f"--bits={store.bits}", f"--every={every}", f"--seed={seed}"]
+    command += [f"--bits={store.bits}", f"--policy={store.policy}", f"--every={every}", f"--seed={seed}"]
     command += [] if store.threads is None else [f"--threads={store.threads}"]
     command += [] if users is None else [f"--users={users}"]
     checkpoints: list[dict[str, Any]] = []
@@ -229,7 +232,7 @@ def _interrupted(
     with _process([*command, f"--die-at={die_at}"]) as process:
         _expect(listen(process), "dying", -signal.SIGKILL)
     screen.died(death)
-    with _process([*command, "--resume"]) as process:
+    with _process(command) as process:
         last = listen(process)
     _expect(last, "finished", 0)
     found = Quality(np.array(last["recall"]), np.array(last["loss"]), np.array(last["terms"], np.int64))

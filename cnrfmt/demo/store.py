@@ -1,144 +1,76 @@
-"""Where the demo's checkpoints live: the calls that the trainer makes on a container."""
+"""The demo's container: the manager that writes it, and what each of its checkpoints took."""
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
+from typing import Any
 
 import cnrfmt
-from cnrfmt.demo.model import KEYED, PAIR_START, Model, Snapshot, TableRows
-from cnrfmt.demo.orders import Dataset
-from cnrfmt.sizes import commit_sizes
+from cnrfmt import sizes
+from cnrfmt.checkpointing.events import Listener
 
-ACCUMULATOR = "accumulator"
 MADE_BY = {"made_by": "cnrfmt demo"}
 """The user metadata of the demo's containers: what may be overwritten by the next demo."""
 RAW_BITS = 32
 PARTS = ("rows", "ids", "optimizer", "dense", "metadata")
-
-
-class Store(Protocol):
-    """What the trainer needs of a container."""
-
-    def save(self, snapshot: Snapshot) -> int:
-        """Commits a full snapshot as a baseline; gives its version."""
-        ...
-
-    def append(self, snapshot: Snapshot) -> int:
-        """Commits touched rows as a delta; gives its version."""
-        ...
-
-    def restore(self, data: Dataset, seed: int) -> tuple[int, Model]:
-        """The newest version and the model that it holds."""
-        ...
-
-    def bytes_by_part(self, version: int) -> dict[str, int]:
-        """The bytes that committing a version wrote, by `PARTS`."""
-        ...
+_MANAGED_BITS = (2, 3, 4, 8, RAW_BITS)
+"""What a manager takes as a number of bits; all else is a way to quantise."""
 
 
 @dataclass(frozen=True)
-class CnrStore:
-    """A container of this library: a single file.
+class Store:
+    """A single file, and how the trainer's checkpoints are written to it.
 
     `bits` per element of the tables' weights; 32 for raw float32. Up to 4 bits scale and bias come from the greedy
-    search of Check-N-Run; accumulators are then 12-bit logarithmic codes.
+    search of Check-N-Run; accumulators are then 12-bit logarithmic codes. `policy` is the name of a manager's.
     """
 
     path: Path
     bits: int = 8
+    policy: str = "consecutive"
     threads: int | None = None
 
-    def quantize(self) -> cnrfmt.Quantize | None:
-        """How weights are stored; raises `UsageError` for bits that there aren't."""
-        if self.bits == RAW_BITS:
-            return None
-        return cnrfmt.Quantize(bits=self.bits, method="adaptive" if self.bits <= 4 else "asymmetric")
-
-    def save(self, snapshot: Snapshot) -> int:
-        """Commits a full snapshot as a baseline; gives its version."""
-        return cnrfmt.save(
-            self.path,
-            {
-                name: cnrfmt.TableData(
-                    rows.weight,
-                    columns={ACCUMULATOR: rows.accumulator},
-                    keys=rows.ids if name == KEYED else None,
-                    fill={"weight": PAIR_START} if name == KEYED else 0.0,
-                )
-                for name, rows in snapshot.tables.items()
-            },
-            quantize=self.quantize(),
-            dense=snapshot.dense,
-            metadata=MADE_BY,
-            step=snapshot.order,
-            threads=self.threads,
-        )
-
-    def append(self, snapshot: Snapshot) -> int:
-        """Commits touched rows as a delta; gives its version."""
-        return cnrfmt.append(
-            self.path,
-            {
-                name: cnrfmt.Rows(rows.ids, rows.weight, columns={ACCUMULATOR: rows.accumulator})
-                for name, rows in snapshot.tables.items()
-            },
-            dense=snapshot.dense,
-            step=snapshot.order,
-            threads=self.threads,
-        )
-
-    def restore(self, data: Dataset, seed: int) -> tuple[int, Model]:
-        """The newest version and the model that it holds."""
-        with cnrfmt.open(self.path, threads=self.threads) as ck:
-            tables = {
-                name: TableRows(
-                    np.arange(len(table)) if table.keys is None else table.keys,
-                    table[...],
-                    table.read(column=ACCUMULATOR),
-                )
-                for name, table in ck.items()
-            }
-            return ck.version, Model.restore(data, seed, ck.step or 0, tables, ck.dense)
-
-    def bytes_by_part(self, version: int) -> dict[str, int]:
-        """The bytes that committing a version wrote, by `PARTS`."""
-        return bytes_by_part(self.path, version)
+    def manager(self, on_event: Listener | None = None) -> cnrfmt.CheckpointManager:
+        """A manager of the file; raises `UsageError` for settings that there aren't."""
+        options: dict[str, Any] = {"bits": self.bits}
+        if self.bits not in _MANAGED_BITS:
+            options = {"quantize": cnrfmt.Quantize(self.bits)}
+        if self.threads is not None:
+            options |= {"threads": self.threads, "save_threads": self.threads}
+        return cnrfmt.CheckpointManager(self.path, policy=self.policy, on_event=on_event, **options)
 
 
-def bytes_by_part(path: Path, version: int) -> dict[str, int]:
-    """The bytes that committing a version wrote, by `PARTS`.
+def written(path: Path, version: int) -> dict[str, dict[str, int]]:
+    """What committing a version wrote: the ``rows`` of each table, and ``bytes`` by `PARTS`."""
+    with cnrfmt.open(path, version=version, threads=1) as ck:
+        return {"rows": _rows(ck), "bytes": _by_part(sizes.sizes(ck).commit)}
+
+
+def _by_part(commit: sizes.Sizes) -> dict[str, int]:
+    """The bytes of a commit by `PARTS`.
 
     Weights, row ids, optimizer states and dense state as they are stored; and metadata, which is all that
     goes with them: manifest, tables of contents, digests, padding, and the pages that name the version.
     """
-    sizes = commit_sizes(path, version)
     parts = {
-        "rows": sizes["weights"] + sizes["exceptions"],
-        "ids": sizes["ids"],
-        "optimizer": sizes["optimizer"],
-        "dense": sizes["dense"],
+        "rows": commit["weights"] + commit["exceptions"],
+        "ids": commit["ids"],
+        "optimizer": commit["optimizer"],
+        "dense": commit["dense"],
     }
-    return {**parts, "metadata": sum(sizes.values()) - sum(parts.values())}
+    return {**parts, "metadata": sum(commit.values()) - sum(parts.values())}
 
 
-def rehearse(data: Dataset, bits: int, every: int) -> None:
-    """Makes the first two checkpoints and restores them, in a container that is thrown away.
-
-    So what has to be compiled, or loaded, is so before anything is measured.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        store = CnrStore(Path(folder) / "rehearsal.cnr", bits)
-        model = Model(data)
-        model.train(every)
-        store.save(model.snapshot(full=True))
-        model.train(2 * every)
-        store.bytes_by_part(store.append(model.snapshot(full=False)))
-        store.restore(data, 0)
+def _rows(ck: cnrfmt.Checkpoint) -> dict[str, int]:
+    """How many rows of each table the newest segment of a version has."""
+    found = ck.view.segments[ck.manifest.chain[-1].segment].toc.by_table
+    entries = {table.name: found.get(table.table_id) for table in ck.manifest.tables}
+    # The rows of an exception part are among those of its main part.
+    return {
+        name: 0 if entry is None else max((entry.row_sets[part.rows].count for part in entry.parts), default=0)
+        for name, entry in entries.items()
+    }
 
 
 def is_demo(path: Path) -> bool:

@@ -1,22 +1,25 @@
 """The trainer of the interrupted run: trains, checkpoints, dies when it is told to.
 
-It checkpoints as Check-N-Run does: training stands still while touched rows are copied, and what was
-copied is encoded and written by another thread while training goes on.
+It is also an example of how to use `cnrfmt.CheckpointManager`: it says which rows it looked up, hands over its live
+tables from time to time, and begins with whatever the newest checkpoint has.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from cnrfmt.demo.model import Model, Snapshot
+from cnrfmt import CheckpointManager, Event
+from cnrfmt.demo.model import Model
 from cnrfmt.demo.orders import Dataset
 from cnrfmt.demo.quality import judge
-from cnrfmt.demo.store import Store
+from cnrfmt.demo.store import MADE_BY, Store, written
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -31,38 +34,24 @@ def run(
     *,
     every: int,
     seed: int,
-    resume: bool,
     die_at: int | None = None,
 ) -> Model:
-    """Trains to the end of the stream, from its start or from the newest checkpoint, and reports.
+    """Trains to the end of the stream, from its start or from the newest checkpoint if there is one, and reports.
 
     Each report is a dict that JSON can say, its kind under ``"event"``: ``restored``, ``progress``,
     ``checkpoint``, ``dying``, ``finished``. At the order `die_at` the process kills itself.
     """
-    if resume:
-        start = time.perf_counter()
-        version, model = store.restore(data, seed)
-        seconds = time.perf_counter() - start
-        report({"event": "restored", "version": version, "order": model.order, "seconds": seconds})
-    else:
-        model = Model(data, seed)
-    end = len(data.stream)
-    with ThreadPoolExecutor(1, "checkpoint") as background:
-        checkpointer = _Checkpointer(store, background, report, baseline=not resume)
-        while model.order < end:
-            checkpoint_at = min((model.order // every + 1) * every, end)
-            stops = [checkpoint_at, model.order + BLOCK, *([die_at] if die_at else [])]
-            model.train(min(stop for stop in stops if stop > model.order))
+    model = Model(data, seed)
+    with store.manager(_Listener(store.path, model, report)) as manager:
+        resume(manager, model, report)
+        for _ in train(manager, model, every, len(data.stream), die_at):
             report({"event": "progress", "order": model.order})
             if model.order == die_at:
                 # The last checkpoint may still be on its way to disk. Waiting for it makes the
                 # demo lose the same orders each time it is run.
-                checkpointer.wait()
+                manager.wait()
                 report({"event": "dying", "order": model.order})
                 os.kill(os.getpid(), signal.SIGKILL)
-            if model.order == checkpoint_at:
-                checkpointer.checkpoint(model)
-        checkpointer.wait()
     quality = judge(model, seed)
     report(
         {
@@ -75,43 +64,85 @@ def run(
     return model
 
 
-class _Checkpointer:
-    """Checkpoints in the background, one at a time."""
+def resume(manager: CheckpointManager, model: Model, report: Report) -> None:
+    """Has a new model go on from the newest checkpoint, if there is one."""
+    began = time.perf_counter()
+    restored = manager.restore(into=model.targets())
+    if restored is not None:
+        model.take_over(restored)
+        seconds = time.perf_counter() - began
+        report({"event": "restored", "version": restored.version, "order": model.order, "seconds": seconds})
 
-    def __init__(self, store: Store, background: ThreadPoolExecutor, report: Report, *, baseline: bool) -> None:
-        self._store, self._background, self._report = store, background, report
-        self._baseline = baseline
-        self._pending: Future[None] | None = None
 
-    def checkpoint(self, model: Model) -> None:
-        """Stalls training for as long as it takes to copy rows, and if need be for the last write."""
-        start = time.perf_counter()
-        self.wait()
-        snapshot = model.snapshot(full=self._baseline)
-        stall = time.perf_counter() - start
-        self._pending = self._background.submit(self._write, snapshot, self._baseline, stall)
-        self._baseline = False
+def train(
+    manager: CheckpointManager, model: Model, every: int, end: int, pause_at: int | None = None
+) -> Iterator[None]:
+    """Trains to the order `end` with a checkpoint at every so many orders and at the end, in steps.
 
-    def wait(self) -> None:
-        """Waits until the last checkpoint is durable; raises what went wrong with it."""
-        if self._pending is not None:
-            self._pending.result()
-            self._pending = None
+    After each step, and before the checkpoint that may be due then, the caller has its turn.
+    """
+    while model.order < end:
+        checkpoint_at = min((model.order // every + 1) * every, end)
+        stops = (checkpoint_at, model.order + BLOCK, pause_at or end)
+        loss = model.train(min(stop for stop in stops if stop > model.order))
+        for table, ids in model.take_touched().items():
+            manager.track(table, ids)
+        yield
+        if model.order == checkpoint_at:
+            manager.save(
+                model.order,
+                model.tables(),
+                dense=model.dense_state(),
+                reader=model.order,
+                metrics={"log_loss": loss},
+                metadata=MADE_BY,
+            )
 
-    def _write(self, snapshot: Snapshot, baseline: bool, stall: float) -> None:
-        start = time.perf_counter()
-        version = self._store.save(snapshot) if baseline else self._store.append(snapshot)
-        seconds = time.perf_counter() - start
-        self._report(
-            {
-                "event": "checkpoint",
-                "version": version,
-                "order": snapshot.order,
-                "rows": {name: len(rows.ids) for name, rows in snapshot.tables.items()},
-                "existing": snapshot.existing,
-                "bytes": self._store.bytes_by_part(version),
-                "full_bytes": snapshot.full_bytes,
-                "seconds": seconds,
-                "stall": stall,
+
+def rehearse(store: Store, data: Dataset, every: int) -> None:
+    """Makes two checkpoints and restores them, in a file that is thrown away.
+
+    So what has to be compiled, or loaded, is so before anything is measured.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rehearsal.cnr"
+        for end in (2 * every, 3 * every):
+            model = Model(data)
+            with replace(store, path=path).manager(_Listener(path, model, _ignore)) as manager:
+                resume(manager, model, _ignore)
+                for _ in train(manager, model, every, min(end, len(data.stream))):
+                    pass
+
+
+def _ignore(told: dict[str, Any]) -> None:
+    pass
+
+
+class _Listener:
+    """Makes one report of what a manager tells of a checkpoint, of what it wrote, and of the model that it has."""
+
+    def __init__(self, path: Path, model: Model, report: Report) -> None:
+        self._path, self._model, self._report = path, model, report
+        self._begun: dict[int | None, dict[str, Any]] = {}
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "snapshot":
+            # Told by the thread that saves, before it trains on.
+            self._begun[event.step] = {
+                "existing": self._model.existing,
+                "full_bytes": self._model.nbytes,
+                "stall": event.stall_seconds,
             }
-        )
+        elif event.kind == "committed":
+            assert event.version is not None
+            self._report(
+                {
+                    "event": "checkpoint",
+                    "version": event.version,
+                    "order": event.step,
+                    "kind": event.checkpoint,
+                    **written(self._path, event.version),
+                    **self._begun.pop(event.step),
+                    "seconds": event.write_seconds + event.commit_seconds,
+                }
+            )

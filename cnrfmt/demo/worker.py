@@ -14,32 +14,25 @@ from typing import Any
 
 from cnrfmt.demo import trainer
 from cnrfmt.demo.orders import load_orders
-from cnrfmt.demo.store import CnrStore, rehearse
+from cnrfmt.demo.store import Store
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Trains as the arguments say."""
+    """Trains as the arguments say, from the newest checkpoint if there is one."""
     parser = argparse.ArgumentParser(prog="cnrfmt.demo.worker")
     parser.add_argument("path", type=Path)
     parser.add_argument("--bits", type=int, required=True)
+    parser.add_argument("--policy", default=Store.policy)
     parser.add_argument("--every", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--users", type=int)
     parser.add_argument("--die-at", type=int)
-    parser.add_argument("--resume", action="store_true")
     given = parser.parse_args(arguments)
     data = load_orders(users=given.users)
-    rehearse(data, given.bits, given.every)
-    trainer.run(
-        CnrStore(given.path, given.bits, given.threads),
-        data,
-        _report,
-        every=given.every,
-        seed=given.seed,
-        resume=given.resume,
-        die_at=given.die_at,
-    )
+    store = Store(given.path, given.bits, given.policy, given.threads)
+    trainer.rehearse(store, data, given.every)
+    trainer.run(store, data, _report, every=given.every, seed=given.seed, die_at=given.die_at)
 
 
 _lock = threading.Lock()

@@ -27,7 +27,8 @@ DEFAULT_STARTS = 2
 _BINS = {2: 25, 3: 25, 4: 45}
 """Steps of the range in the greedy search, as the paper settled on; 45 for more bits, too."""
 _SEARCH = ("num_bins", "ratio")
-_BY_RESTORES = ((1, 2), (3, 3), (20, 4))
+BY_RESTORES = ((1, 2), (3, 3), (20, 4))
+"""Up to how many restores how many bits do, as in Check-N-Run; 8 for more."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Quantize:
         elif self.restores is None:
             tried = range(2, 9)
         else:
-            tried = range(next((bits for most, bits in _BY_RESTORES if self.restores <= most), 8), 9)
+            tried = range(next((bits for most, bits in BY_RESTORES if self.restores <= most), 8), 9)
         return tuple(bits for bits in tried if self._is_legal(bits))
 
     def _is_legal(self, bits: int) -> bool:
@@ -254,6 +255,19 @@ def check_patterns(quantize: Any, columns: Mapping[str, Iterable[str]]) -> None:
         if column is not None and not any(_matches(c, column) for name in found for c in columns[name]):
             names = ", ".join(sorted({c for name in found for c in columns[name]})[:20])
             raise UsageError(f"quantize: no column of {table!r} is named {column!r}; the columns are {names}")
+
+
+def matching(quantize: Any, columns: Mapping[str, Iterable[str]]) -> Any:
+    """`quantize` without the patterns that name none of these tables, or none of their columns."""
+    if not isinstance(quantize, Mapping):
+        return quantize
+    kept = {}
+    for key, value in quantize.items():
+        table, column = _split(key)
+        found = [c for name, some in columns.items() if _matches(name, table) for c in some]
+        if any(column is None or _matches(c, column) for c in found):
+            kept[key] = value
+    return kept
 
 
 def speaks_of(quantize: Any, table: str, column: ColumnSchema) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cnrfmt.arrays import Array, Bytes
+from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings.base import Encoded
 from cnrfmt.encodings.errors import KINDS, take_out, total
 from cnrfmt.encodings.rowwise import RowwiseCoder, geometry
@@ -33,42 +33,58 @@ class RowwiseEncoder:
         """Each row by itself."""
         return 1
 
-    def encode(self, rows: Array) -> Encoded:
-        """Encodes a slice after the other."""
-        from cnrfmt.kernels import errors as kernel
+    def encode(self, rows: Array, positions: Ids | None = None, out: Bytes | None = None) -> Encoded:
+        """Encodes rows, or those at `positions` of them, into `out` if there is one.
 
+        Rows from anywhere are read once, as far as the cache goes. `out` has the bytes of the rows that are encoded.
+        """
         rows = np.asarray(rows, np.float32, order="C")
-        count, width = rows.shape
-        out = np.empty((count, self.layout.row_bytes(width)), np.uint8)
+        count, width = len(rows) if positions is None else len(positions), rows.shape[1]
+        if out is None:
+            out = np.empty(count * self.layout.row_bytes(width), np.uint8)
+        codes = out.reshape(count, self.layout.row_bytes(width))
         bad = np.empty(count, np.uint8)
         errors = np.empty(count, np.float64)
-        step = max(1, _SLICE // (4 * width))
-        decoded = np.empty((min(step, count), width), np.float32)
-        coder = RowwiseCoder(self.layout)
+        if self.layout.placement == "tail" and self.scheme.method == "asymmetric":
+            self._encode_fused(rows, positions, codes, bad, errors)
+        else:
+            self._encode_slices(rows, positions, codes, bad, errors)
+        codes[take_out(errors, bad, self.scheme.bound)] = 0
+        return Encoded(out, np.flatnonzero(bad).astype(np.int64, copy=False), *total(errors))
+
+    def _encode_fused(self, rows: Array, positions: Ids | None, out: Bytes, bad: Bytes, errors: Array) -> None:
+        """What takes little time is done row by row, from memory to errors."""
+        from cnrfmt.kernels import rowwise
+
+        if self.layout.bits == 8:
+            rowwise.encode_measured_8(rows, positions, out, bad, errors)
+        else:
+            rowwise.encode_measured_nbit(rows, positions, self.layout.bits, out, bad, errors)
+
+    def _encode_slices(self, rows: Array, positions: Ids | None, out: Bytes, bad: Bytes, errors: Array) -> None:
+        """One slice after the other."""
+        from cnrfmt.kernels import errors as kernel
+        from cnrfmt.kernels import gather, layouts
+
+        count, width = len(out), rows.shape[1]
+        step = max(1, min(_SLICE // (4 * width), count))
+        coder, places = RowwiseCoder(self.layout), geometry(self.layout, width)
+        flat = rows.reshape(-1).view(np.uint8)
+        room = np.empty((2, step, width), np.float32)
+        parameters = np.empty((2, step, self.layout.groups(width)), np.float32)
         for start in range(0, count, step):
-            some = slice(start, min(start + step, count))
-            self._encode(rows[some], out[some], bad[some])
-            again = decoded[: some.stop - start]
-            coder.decode_range(out[some].reshape(-1), 0, again)
-            kernel.row_errors(rows[some], again, errors[some])
-        out[take_out(errors, bad, self.scheme.bound)] = 0
-        return Encoded(out.reshape(-1), np.flatnonzero(bad).astype(np.int64, copy=False), *total(errors))
-
-    def _encode(self, rows: Array, out: Bytes, bad: Bytes) -> None:
-        from cnrfmt.kernels import layouts, rowwise
-
-        layout, width = self.layout, rows.shape[1]
-        if layout.placement == "tail" and self.scheme.method == "asymmetric":
-            if layout.bits == 8:
-                rowwise.encode_rows_8(rows, out, bad)
+            stop = min(start + step, count)
+            these, again = room[:, : stop - start]
+            if positions is None:
+                these = rows[start:stop]
             else:
-                rowwise.encode_rows_nbit(rows, layout.bits, out, bad)
-            return
-        shape = len(rows), layout.groups(width)
-        scales, biases = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        places = geometry(layout, width)
-        self._choose(rows, places[1], scales, biases, bad)
-        layouts.encode_codes(rows, scales, biases, bad, *places, out)
+                gather.gather(flat, positions, start, 4 * width, these.view(np.uint8))
+            scales, biases = parameters[:, : stop - start]
+            some, flags = out[start:stop], bad[start:stop]
+            self._choose(these, places[1], scales, biases, flags)
+            layouts.encode_codes(these, scales, biases, flags, *places, some)
+            coder.decode_range(some.reshape(-1), 0, again)
+            kernel.row_errors(these, again, errors[start:stop])
 
     def _choose(self, rows: Array, group: int, scales: Array, biases: Array, bad: Bytes) -> None:
         """The parameters of each row's groups."""

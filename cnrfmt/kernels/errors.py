@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cnrfmt.kernels._jit import jit
+from cnrfmt.kernels._jit import helper, jit
 from cnrfmt.kernels._machine import pointer
 from cnrfmt.kernels._sums import squares
 
 Rows = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float32]
 Errors = npt.NDArray[np.float64]
+
+
+@helper
+def error_of(values: Values, first: int, decoded: Values, at: int, dim: int) -> float:
+    """The relative error of the row at values[first] that was decoded to the one at decoded[at]."""
+    change, norm = squares(values, first, decoded, at, dim)
+    return float(np.sqrt(change / norm)) if change != 0 else 0.0
 
 
 @jit
@@ -23,5 +31,4 @@ def row_errors(rows: Rows, decoded: Rows, errors: Errors) -> None:
     dim = rows.shape[1]
     values, changed = pointer(rows), pointer(decoded)
     for i in range(len(rows)):
-        change, norm = squares(values, changed, i * dim, dim)
-        errors[i] = np.sqrt(change / norm) if change != 0 else 0.0
+        errors[i] = error_of(values, i * dim, changed, i * dim, dim)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.kernels._halves import float_of, half_of
 from cnrfmt.kernels._jit import helper, jit
-from cnrfmt.kernels._machine import clear, load_u16, load_u32, prefetch, prefetch_row, store
+from cnrfmt.kernels._machine import clear, load_u16, load_u32, pointer, prefetch, prefetch_row, store
 from cnrfmt.kernels._vectors import (
     dequantise_2,
     dequantise_4,
@@ -24,9 +24,11 @@ from cnrfmt.kernels._vectors import (
     quantise_4,
     quantise_8,
 )
+from cnrfmt.kernels.errors import error_of
 
 Values = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.float32]
+Errors = npt.NDArray[np.float64]
 
 _INFINITE = 0x7F800000
 _EPSILON = np.float32(1e-8)
@@ -34,6 +36,8 @@ _EPSILON = np.float32(1e-8)
 # of operations on single numbers, which the processor overlaps with the next row's only as long as
 # no codes, waiting for them, stand in between.
 _BLOCK = 16
+# Rows that lie anywhere are asked for so long before their turn.
+_AHEAD = 32
 # Elements of a row that is short, and of a line of the cache.
 _SHORT, _LINE = 64, 16
 _GREATEST = np.finfo(np.float32).max
@@ -77,14 +81,29 @@ def _float_of_key(key: np.int32) -> np.float32:
 
 
 @helper
-def _ask_ahead(values: Values, first: int, dim: int) -> None:
-    """Ask for the row of the next block that stands where this one does in its own.
+def _first_of(positions: Ids | None, i: int, dim: int) -> int:
+    """Where the i-th row to encode starts: each of them, or those at the positions given."""
+    if positions is None:
+        return i * dim
+    return int(positions[i]) * dim
 
-    Else memory would rest while codes are made. What short rows need, the processor foresees by itself.
+
+@helper
+def _ask_ahead(values: Values, positions: Ids | None, i: int, dim: int) -> None:
+    """While the codes of row i are made, ask for a later one: else memory would rest.
+
+    Of rows that follow each other, it is the one that stands where this one does in the next block; what short ones
+    need, the processor foresees by itself.
     """
-    if dim > _SHORT:
-        for element in range(first + _BLOCK * dim, first + (_BLOCK + 1) * dim, _LINE):
+    if positions is None:
+        if dim > _SHORT:
+            for element in range((i + _BLOCK) * dim, (i + _BLOCK + 1) * dim, _LINE):
+                prefetch(values, element)
+    elif i + _AHEAD < len(positions):
+        first = int(positions[i + _AHEAD]) * dim
+        for element in range(first, first + dim, _LINE):
             prefetch(values, element)
+        prefetch(values, first + dim - 1)
 
 
 @helper
@@ -98,43 +117,67 @@ def _is_finite(x: np.float32) -> bool:
     return bool(abs(x) < np.float32(np.inf))
 
 
-@jit
-def encode_rows_8(rows: Rows, out: Bytes, bad: Bytes) -> int:
-    """Encode rows of float32 in 8 bits; `out` has dim + 8 bytes per row.
+@helper
+def _decode_8(data: Bytes, at: int, out: Values, first: int, dim: int) -> None:
+    scale = np.uint32(load_u32(data, at + dim)).view(np.float32)
+    bias = np.uint32(load_u32(data, at + dim + 4)).view(np.float32)
+    if dim >= 4:
+        dequantise_8(data, at, scale, bias, out, first, dim)
+    else:
+        for j in range(min(3, dim)):
+            out[first + j] = np.float32(data[at + j]) * scale + bias
 
-    A row that the encoding can't hold (NaN, infinity, a range that overflows) is set to 1 in `bad`
-    and zero in `out`; the others are set to 0 in `bad`. Returns how many are bad.
-    """
+
+@helper
+def _decode_nbit(data: Bytes, at: int, bits: int, out: Values, first: int, dim: int) -> None:
+    per_byte = 8 // bits
+    size = (dim + per_byte - 1) // per_byte
+    vector = dim - dim % per_byte if dim >= 4 else 0
+    scale = float_of(load_u16(data, at + size))
+    bias = float_of(load_u16(data, at + size + 2))
+    if vector and bits == 4:
+        dequantise_4(data, at, scale, bias, out, first, vector)
+    elif vector:
+        dequantise_2(data, at, scale, bias, out, first, vector)
+    for rest in range(min(3, dim - vector)):
+        j = vector + rest
+        code = (int(data[at + j // per_byte]) >> (bits * (j % per_byte))) & ((1 << bits) - 1)
+        out[first + j] = np.float32(code) * scale + bias
+
+
+@helper
+def _encode_8(rows: Rows, positions: Ids | None, out: Bytes, bad: Bytes, errors: Errors | None) -> int:
     dim = rows.shape[1]
     stride = dim + 8
     vector = dim if dim >= 4 else 0
-    values, codes = rows.reshape(rows.size), out.reshape(out.size)
+    values, codes, is_bad = pointer(rows), pointer(out), pointer(bad)
     lows, inverses = np.empty(_BLOCK, np.float32), np.empty(_BLOCK, np.float32)
+    decoded = np.empty(dim, np.float32)
     count = 0
-    for start in range(0, len(rows), _BLOCK):
-        block = min(_BLOCK, len(rows) - start)
+    for start in range(0, len(out), _BLOCK):
+        block = min(_BLOCK, len(out) - start)
         for k in range(block):
             i = start + k
-            first, at = i * dim, i * stride
+            first, at = _first_of(positions, i, dim), i * stride
             low_key, high_key = extremes(values, first, dim)
             low, high = _float_of_key(low_key), _float_of_key(high_key)
             if low_key == _NEGATIVE_ZERO:
                 low, high = _zero_signs(values, first, dim)
             reach = high - low
             if not (_are_finite(low_key, high_key) and _is_finite(reach)):
-                bad[i] = 1
+                is_bad[i] = 1
                 count += 1
                 clear(codes, at, stride)
                 continue
-            bad[i] = 0
+            is_bad[i] = 0
             lows[k], inverses[k] = low, np.float32(255) / (reach + _EPSILON)
             store(codes, at + dim, reach / np.float32(255))
             store(codes, at + dim + 4, low)
         for k in range(block):
             i = start + k
-            first, at = i * dim, i * stride
-            _ask_ahead(values, first, dim)
-            if bad[i]:
+            first, at = _first_of(positions, i, dim), i * stride
+            _ask_ahead(values, positions, i, dim)
+            if is_bad[i]:
                 continue
             low, inverse = lows[k], inverses[k]
             if vector:
@@ -142,25 +185,50 @@ def encode_rows_8(rows: Rows, out: Bytes, bad: Bytes) -> int:
             for j in range(min(3, dim - vector)):
                 level = _level(values[first + vector + j], low, inverse)
                 codes[at + vector + j] = level & 0xFF
+            if errors is not None:
+                _decode_8(codes, at, decoded, 0, dim)
+                errors[i] = error_of(values, first, pointer(decoded), 0, dim)
     return count
 
 
+@jit
+def encode_rows_8(rows: Rows, out: Bytes, bad: Bytes) -> int:
+    """Encode rows of float32 in 8 bits; `out` has dim + 8 bytes per row.
+
+    A row that the encoding can't hold (NaN, infinity, a range that overflows) is set to 1 in `bad`
+    and zero in `out`; the others are set to 0 in `bad`. Returns how many are bad.
+    """
+    return _encode_8(rows, None, out, bad, None)
+
+
+@jit
+def encode_measured_8(rows: Rows, positions: Ids | None, out: Bytes, bad: Bytes, errors: Errors) -> int:
+    """The same for the rows at `positions`, or all of them, with what decoding changes in each, as `row_errors` says.
+
+    `out` has a row for each. Errors of bad rows aren't written.
+    """
+    return _encode_8(rows, positions, out, bad, errors)
+
+
 @helper
-def _encode_nbit(rows: Rows, bits: int, out: Bytes, bad: Bytes) -> int:
+def _encode_nbit(
+    rows: Rows, positions: Ids | None, bits: int, out: Bytes, bad: Bytes, errors: Errors | None
+) -> int:
     dim = rows.shape[1]
     per_byte = 8 // bits
     size = (dim + per_byte - 1) // per_byte
     vector = dim - dim % per_byte if dim >= 4 else 0
     stride = size + 4
     top = (1 << bits) - 1
-    values, codes = rows.reshape(rows.size), out.reshape(out.size)
+    values, codes, is_bad = pointer(rows), pointer(out), pointer(bad)
     lows, inverses = np.empty(_BLOCK, np.float32), np.empty(_BLOCK, np.float32)
+    decoded = np.empty(dim, np.float32)
     count = 0
-    for start in range(0, len(rows), _BLOCK):
-        block = min(_BLOCK, len(rows) - start)
+    for start in range(0, len(out), _BLOCK):
+        block = min(_BLOCK, len(out) - start)
         for k in range(block):
             i = start + k
-            first, at = i * dim, i * stride
+            first, at = _first_of(positions, i, dim), i * stride
             low_key, high_key = extremes(values, first, dim)
             low, high = _float_of_key(low_key), _float_of_key(high_key)
             if low_key == _NEGATIVE_ZERO:
@@ -172,21 +240,21 @@ def _encode_nbit(rows: Rows, bits: int, out: Bytes, bad: Bytes) -> int:
             inverse = _ONE / scale
             # With a bias that is infinite, the scale is as well.
             if not (_are_finite(low_key, high_key) and _is_finite(scale)):
-                bad[i] = 1
+                is_bad[i] = 1
                 count += 1
                 clear(codes, at, stride)
                 continue
             if not _is_finite(inverse):
                 half_scale, inverse = _HALF_ONE, _ONE
-            bad[i] = 0
+            is_bad[i] = 0
             lows[k], inverses[k] = low, inverse
             store(codes, at + size, half_scale)
             store(codes, at + size + 2, half_low)
         for k in range(block):
             i = start + k
-            first, at = i * dim, i * stride
-            _ask_ahead(values, first, dim)
-            if bad[i]:
+            first, at = _first_of(positions, i, dim), i * stride
+            _ask_ahead(values, positions, i, dim)
+            if is_bad[i]:
                 continue
             low, inverse = lows[k], inverses[k]
             if vector and bits == 4:
@@ -200,6 +268,9 @@ def _encode_nbit(rows: Rows, bits: int, out: Bytes, bad: Bytes) -> int:
                     level = _level(values[first + done + slot], low, inverse)
                     byte |= min(max(level, 0), top) << (bits * slot)
                 codes[at + done // per_byte] = byte
+            if errors is not None:
+                _decode_nbit(codes, at, bits, decoded, 0, dim)
+                errors[i] = error_of(values, first, pointer(decoded), 0, dim)
     return count
 
 
@@ -212,19 +283,21 @@ def encode_rows_nbit(rows: Rows, bits: int, out: Bytes, bad: Bytes) -> int:
     """
     # Each call is compiled for its number of bits.
     if bits == 4:
-        return _encode_nbit(rows, 4, out, bad)
-    return _encode_nbit(rows, 2, out, bad)
+        return _encode_nbit(rows, None, 4, out, bad, None)
+    return _encode_nbit(rows, None, 2, out, bad, None)
 
 
-@helper
-def _decode_8(data: Bytes, at: int, out: Values, first: int, dim: int) -> None:
-    scale = np.uint32(load_u32(data, at + dim)).view(np.float32)
-    bias = np.uint32(load_u32(data, at + dim + 4)).view(np.float32)
-    if dim >= 4:
-        dequantise_8(data, at, scale, bias, out, first, dim)
-    else:
-        for j in range(min(3, dim)):
-            out[first + j] = np.float32(data[at + j]) * scale + bias
+@jit
+def encode_measured_nbit(
+    rows: Rows, positions: Ids | None, bits: int, out: Bytes, bad: Bytes, errors: Errors
+) -> int:
+    """The same for the rows at `positions`, or all of them, with what decoding changes in each, as `row_errors` says.
+
+    `out` has a row for each. Errors of bad rows aren't written.
+    """
+    if bits == 4:
+        return _encode_nbit(rows, positions, 4, out, bad, errors)
+    return _encode_nbit(rows, positions, 2, out, bad, errors)
 
 
 @jit
@@ -250,23 +323,6 @@ def decode_range_8(data: Bytes, offset: int, out: Rows) -> None:
 def _row_bytes(dim: int, bits: int) -> int:
     """The bytes of a row of 4 or 2 bits."""
     return (dim * bits + 7) // 8 + 4
-
-
-@helper
-def _decode_nbit(data: Bytes, at: int, bits: int, out: Values, first: int, dim: int) -> None:
-    per_byte = 8 // bits
-    size = (dim + per_byte - 1) // per_byte
-    vector = dim - dim % per_byte if dim >= 4 else 0
-    scale = float_of(load_u16(data, at + size))
-    bias = float_of(load_u16(data, at + size + 2))
-    if vector and bits == 4:
-        dequantise_4(data, at, scale, bias, out, first, vector)
-    elif vector:
-        dequantise_2(data, at, scale, bias, out, first, vector)
-    for rest in range(min(3, dim - vector)):
-        j = vector + rest
-        code = (int(data[at + j // per_byte]) >> (bits * (j % per_byte))) & ((1 << bits) - 1)
-        out[first + j] = np.float32(code) * scale + bias
 
 
 @jit

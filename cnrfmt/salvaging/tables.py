@@ -9,7 +9,7 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Bytes, Ids
-from cnrfmt.encodings import Recipe, coder, encoder
+from cnrfmt.encodings import Encoded, Recipe, coder, encoder
 from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
@@ -233,10 +233,10 @@ class StoredRows(EncodedRows):
 
     def _encode_fill(self) -> Bytes | None:
         """A row of the fill value under the layout; None where the layout can't hold it exactly."""
-        data, other = self._encode_again(np.full((1, self._width), self._fill, self.dtype))
-        return None if len(other) else data.copy()
+        found = self._encode_again(np.full((1, self._width), self._fill, self.dtype))
+        return None if len(found.bad) else found.data.copy()
 
-    def _encode_again(self, rows: Array) -> tuple[Bytes, Ids]:
+    def _encode_again(self, rows: Array) -> Encoded:
         """Encodes rows anew, and says which of them that would change."""
         data, bad, *_ = encoder(self._recipe).encode(rows)
         again = np.empty_like(rows)
@@ -246,7 +246,7 @@ class StoredRows(EncodedRows):
         if not self._layout.stands_alone and changed.any():
             # Their slots have to be zero, which the code of a zero is.
             data, _, *_ = encoder(self._recipe).encode(np.where(changed[:, None], np.zeros_like(rows), rows))
-        return data, np.flatnonzero(changed).astype(np.int64, copy=False)
+        return Encoded(data, np.flatnonzero(changed).astype(np.int64, copy=False))
 
     def _found(self, ids: Ids) -> list[tuple[int, Ids, Ids]]:
         """The layers that give the rows of these ids: number, positions there, places in `ids`; -1 for the fill."""
@@ -258,11 +258,11 @@ class StoredRows(EncodedRows):
             for where in (np.flatnonzero(choice == number).astype(np.int64),)
         ]
 
-    def encoded(self, start: int, stop: int) -> tuple[Bytes, Ids]:
+    def encoded(self, start: int, stop: int) -> Encoded:
         """The stored bytes of rows start .. stop - 1, and which of them this layout doesn't hold."""
         ids = self._ids(np.arange(start, stop, dtype=np.int64))
         if isinstance(self._layout, RawLayout):
-            return self._values(ids).reshape(-1).view(np.uint8), np.empty(0, np.int64)
+            return Encoded(self._values(ids).reshape(-1).view(np.uint8), np.empty(0, np.int64))
         if not self._layout.stands_alone:
             return self._encode_again(self._values(ids))
         out = np.zeros((len(ids), self._layout.row_bytes(self._width)), np.uint8)
@@ -283,7 +283,7 @@ class StoredRows(EncodedRows):
                     other.append(where)
             else:
                 other.append(where)
-        return out.reshape(-1), np.sort(_concatenated(other))
+        return Encoded(out.reshape(-1), np.sort(_concatenated(other)))
 
     def _is_legal(self, out: Bytes, where: Ids) -> bool:
         """Whether these rows keep the rules of their encoding. Others are written as what they decode to."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.commits import attempt
+from cnrfmt.encodings import Encoded
 from cnrfmt.errors import DamagedError, StorageError, UsageError
 from cnrfmt.format.digests import new_id
 from cnrfmt.format.toc import DenseEntry
@@ -128,11 +129,11 @@ class _Watched(EncodedRows):
         self._rows, self._progress = rows, progress
         self.dtype, self.errors = rows.dtype, rows.errors
 
-    def encoded(self, start: int, stop: int) -> tuple[Bytes, Ids]:
+    def encoded(self, start: int, stop: int) -> Encoded:
         """As the rows give them."""
-        data, bad = self._rows.encoded(start, stop)
-        self._progress(len(data))
-        return data, bad
+        found = self._rows.encoded(start, stop)
+        self._progress(len(found.data))
+        return found
 
     def take(self, positions: Ids) -> Array:
         """As the rows give them."""

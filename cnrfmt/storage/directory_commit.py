@@ -17,7 +17,7 @@ from cnrfmt.errors import (
     UsageError,
 )
 from cnrfmt.format.digests import new_id
-from cnrfmt.format.manifest import ChainEntry, parse_manifest
+from cnrfmt.format.manifest import ChainEntry, Manifest, parse_manifest
 from cnrfmt.storage.base import (
     LEFTOVER,
     SegmentSink,
@@ -168,18 +168,65 @@ class DirectoryTransaction(Transaction):
         """None: a manifest is a file of its own."""
         return None
 
-    def _commit(self, manifest: bytes, version: int, commit_id: bytes, digest: int) -> None:
+    def publish(self) -> None:
+        """Puts the finished segments under their final names, durably; nothing counts before a manifest names them.
+
+        Whatever ends the transaction without a commit takes them away again. Raises what `commit` raises.
+        """
+        self.check_usable()
         fs = self.fs
         if not all(sink.finished for sink in self._sinks):
             raise UsageError(f"{self.path}: a segment is still being written; finish or abort it")
-        for sink in self._sinks:
+        waiting = [sink for sink in self._sinks if not sink.published]
+        for sink in waiting:
             fs.sync(sink.temporary.handle)
             fs.point("segment-synced")
         self._check_head()
-        for sink in self._sinks:
+        for sink in waiting:
             self._publish_segment(sink)
             fs.point("segment-published")
         fs.sync_directory(self._folder(SEGMENTS))
+
+    def hand_over(self) -> None:
+        """Publishes the segments for the manifest of another writer: from now on they stay, however this one ends."""
+        self.publish()
+        self._state = "pending"
+
+    def take_back(self) -> None:
+        """Removes what was handed over; right only where no manifest names it, now or later."""
+        self._state = "open"
+        self.abort()
+
+    @property
+    def may_count(self) -> bool:
+        """Whether the version counts, or may count, now or after a crash."""
+        return self._state in ("pending", "committed")
+
+    def committed_by(self, version: int, commit_id: bytes) -> Manifest | None:
+        """The manifest of a version, made durable, if it is of that attempt; None if it isn't there.
+
+        For a writer that handed its segments over and can't hear from the one that commits. None is final only where
+        that one can't publish any more. Raises `CommitUnknownError` where nothing can be told.
+        """
+        with self._settling(version):
+            # Looked at first: a version that appears in between is found.
+            versions = committed_versions(self.fs, self.path)
+            data = self._manifest_at(version)
+            if data is not None:
+                self.fs.sync_directory(self._folder(MANIFESTS))
+        if data is None:
+            if versions and versions[-1] >= version:
+                raise CommitUnknownError(f"{self.path}: version {version} was committed by somebody and is gone since")
+            return None
+        try:
+            found = parse_manifest(data, manifest_place(self.path, version))
+        except (DamagedError, UnsupportedError) as error:
+            raise CommitUnknownError(f"{self.path}: whose version {version} is can't be told: {error}") from error
+        return found if found.commit_id == commit_id else None
+
+    def _commit(self, manifest: bytes, version: int, commit_id: bytes, digest: int) -> None:
+        fs = self.fs
+        self.publish()
         if self.head_bytes is None:
             fs.sync_directory(self.path)
             fs.sync_directory(os.path.dirname(self.path))
@@ -222,6 +269,7 @@ class DirectoryTransaction(Transaction):
             if at_path is None or at_path.identity != identity:
                 raise
         self._published.append(target)
+        sink.published = True
         self._drop_name(sink.temporary)
 
     def _drop_name(self, temporary: _Temporary) -> None:
@@ -311,6 +359,7 @@ class _DirectorySink(SegmentSink):
         super().__init__(owner, None)
         self._directory, self.segment_id = owner, segment_id
         self.temporary = owner.create_temporary(SEGMENTS)
+        self.published = False
 
     def _write(self, view: memoryview) -> None:
         self._directory.fs.pwrite(self.temporary.handle, self.position, view)

@@ -41,12 +41,16 @@ _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13)
 
 @dataclass(frozen=True)
 class FileStat:
-    """What is at a path: its kind, which file it is, its size in bytes and its permission bits."""
+    """What is at a path: its kind, which file it is, its size in bytes and its permission bits.
+
+    `modified` is when it was last written, as the file system says it, in nanoseconds since 1970.
+    """
 
     kind: Kind
     identity: tuple[int, int]
     size: int
     mode: int
+    modified: int = 0
 
 
 class Fs(Protocol):
@@ -368,6 +372,7 @@ def _file_stat(found: os.stat_result) -> FileStat:
         (found.st_dev, found.st_ino),
         found.st_size,
         stat.S_IMODE(found.st_mode),
+        found.st_mtime_ns,
     )
 
 

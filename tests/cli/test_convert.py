@@ -141,6 +141,7 @@ DEMOS: dict[str, dict[str, Any]] = {
         "json": True,
     },
     "x.cnr --plot": {"path": "x.cnr", "plot": Path("x.png")},
+    "--policy one-shot": {"path": "demo.cnr", "policy": "one-shot"},
     "--plot p.svg --threads 1": {"path": "demo.cnr", "plot": "p.svg", "threads": 1},
 }
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import cnrfmt
+from cnrfmt.checkpointing.manager import CheckpointManager
+from cnrfmt.checkpointing.policies import needed_by
+from cnrfmt.commits import attempt
+from cnrfmt.plan import plan_baseline
+from cnrfmt.run_record import CheckpointRecord, RunRecord, metadata_with, record_of
+from tests.cli.runs import train
 from tests.cli.support import Command, damage
 
 
@@ -191,3 +198,80 @@ def test_names_and_metadata_cannot_steer_the_terminal(tmp_path: Path, cnr: Comma
                 assert character not in found.out + found.err
     assert "a\\x9b31m\\u202eb" in cnr("ls", path).out
     assert cnr("ls", path, "--json").json["tables"][0]["name"] == name
+
+
+def test_info_tells_of_a_run(tmp_path: Path, words: np.ndarray[Any, Any], cnr: Command) -> None:
+    path = tmp_path / "run"
+    train(path, words, policy="intermittent", expected_restores=3, checkpoints=14)
+    with CheckpointManager(path, policy="intermittent", expected_restores=3, flush_on_sigterm=False) as manager:
+        manager.restore()
+        table = cnrfmt.TableData(words, columns={"state": np.ones(300, np.float32)})
+        manager.save(1400, {"word": table}).commit.result()
+    run = cnr("info", path, "--json").json["run"]
+    with cnrfmt.open(path) as ck:
+        record = record_of(ck.manifest)
+    assert record is not None
+    assert (run["id"], run["policy"], run["restores"]) == (record.run, "intermittent", 1)
+    assert (run["expected_restores"], run["tags"]) == (3, {"prod": 2})
+    for told, known in zip(run["checkpoints"], record.checkpoints, strict=True):
+        assert (told["version"], told["step"], told["kind"]) == (known.version, known.step, known.kind)
+        assert (told["rows"], told["bytes"], told["bits"]) == (known.rows, known.nbytes, known.bits)
+        assert (told["segments"], told["metrics"], told["readable"]) == (known.chain, known.metrics, True)
+        assert told["tags"] == (["prod"] if known.version == 2 else [])
+    since = record.since_baseline()
+    needs = {told["version"]: told["needs"] for told in run["checkpoints"]}
+    assert [needs[c.version] for c in since] == [list(needed_by(since, c.version)) for c in since]
+    section = cnr("info", path).out.split("\nrun\n")[1].split("\n\n")[0]
+    lines = [" ".join(line.split()) for line in section.splitlines()]
+    assert lines[:4] == [
+        f"id {record.run[:8]}…",
+        "policy intermittent",
+        "restores 1 so far, 3 expected",
+        "tags prod: version 2",
+    ]
+    assert lines[4] == "the newest checkpoints, and 5 more that --json shows:"
+    assert lines[5] == "VERSION STEP KIND ROWS BYTES BITS SEGMENTS NEEDS METRICS"
+    assert len(lines[6:-1]) == 10
+    last = record.checkpoints[-2]
+    assert lines[-3].startswith(f"13 1300 {last.kind} {last.rows} ")
+    assert lines[-3].endswith(f"{last.bits} {last.chain} {', '.join(map(str, needs[13]))} auc 0.63")
+
+
+def test_info_shows_merges_and_tags_as_such(tmp_path: Path, words: np.ndarray[Any, Any], cnr: Command) -> None:
+    path = tmp_path / "run"
+    train(path, words, policy="consecutive", bits=32, checkpoints=4, keep=2, most_segments=4)
+    cnrfmt.tag(path, "best", 3)
+    lines = [" ".join(line.split()) for line in cnr("info", path).out.split("\nrun\n")[1].splitlines()]
+    assert "tags best: version 3, prod: version 2" in lines
+    (header,) = (n for n, line in enumerate(lines) if line.startswith("VERSION STEP KIND"))
+    kinds = [line.split()[:3] for line in lines[header + 1 : header + 7]]
+    assert kinds == [
+        ["0*", "0", "baseline"],
+        ["1*", "100", "delta"],
+        ["2", "200", "delta"],
+        ["3", "300", "delta"],
+        ["4", "300", "merge"],
+        ["5", "300", "restated"],
+    ]
+    assert lines[header + 3].endswith("raw 3 0 to 2 auc 0.52 prod")
+    assert any(line.startswith("restated: as the version before it") for line in lines)
+
+
+def test_info_says_nothing_of_a_run_where_none_was(original: Path, cnr: Command) -> None:
+    assert "\nrun\n" not in cnr("info", original).out
+    assert "run" not in cnr("info", original, "--json").json
+
+
+def test_a_record_cannot_steer_the_terminal(tmp_path: Path, cnr: Command) -> None:
+    path, hostile = tmp_path / "a", "\x1b[2J\u202e"
+    checkpoint = CheckpointRecord(0, 0, hostile, hostile, 1, 1, 8, 1, {hostile: 1})
+    record = RunRecord("0" * 32, hostile, tags={hostile: 0}, checkpoints=(checkpoint,))
+    with attempt(str(path)) as one:
+        plan = plan_baseline({"t": np.ones((2, 2), np.float32)}, None)
+        manifest = one.next(None, tables=plan.tables, metadata=metadata_with({}, record))
+        one.commit(one.write(manifest, plan.writes, None, threads=1))
+    for argv in (["info", path], ["info", path, "--json"], ["plot", path, "--json"]):
+        found = cnr(*argv)
+        assert found.code == 0
+        assert not {"\x1b", "\u202e"} & set(found.out + found.err)
+    assert cnr("info", path, "--json").json["run"]["policy"] == hostile

@@ -11,7 +11,22 @@ import cnrfmt
 from cnrfmt.cli import main
 from tests.cli.support import Command
 
-VERBS = ("info", "ls", "rows", "diff", "verify", "salvage", "convert", "quantize", "demo")
+VERBS = (
+    "info",
+    "ls",
+    "rows",
+    "diff",
+    "verify",
+    "salvage",
+    "convert",
+    "quantize",
+    "compact",
+    "plan",
+    "plot",
+    "gc",
+    "tag",
+    "demo",
+)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -109,6 +124,18 @@ USAGE_ERRORS = {
     "convert PATH x.npz --quantize a=8 a=4": "'a' twice",
     "convert PATH x.what": "--to",
     "demo --bits 9": "invalid choice: 9",
+    "gc": "required: PATH",
+    "gc PATH --keep 0": "--keep is an integer of at least 1, found 0",
+    "gc PATH --every-steps 0": "--every-steps is an integer of at least 1, found 0",
+    "gc PATH --every-minutes 0": "--every-minutes is a number above 0, found 0.0",
+    "gc PATH --best auc": "such as auc:3:max, found 'auc'",
+    "gc PATH --best auc:3:top": "such as auc:3:max, found 'auc:3:top'",
+    "gc PATH --best auc:0:max": "the number of checkpoints by 'auc' is an integer of at least 1",
+    "gc PATH --grace soon": "such as 2h, found 'soon'",
+    "tag PATH --delete": "tag needs NAME",
+    "tag PATH prod --delete": "no version has the tag 'prod'; there are none",
+    "tag PATH prod --version 9": "version 9 isn't there; those that can have a tag are 0, 1, 2",
+    "tag PATH prod --version 1 --delete": "not allowed with",
 }
 
 

@@ -89,7 +89,7 @@ def test_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
 def test_run_that_is_stopped_leaves_no_folder_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
     # A shell that starts this in the background lets it ignore Ctrl-C.
     begin = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    engine = ENGINE.format(plant=begin).replace("sys.exit(kills.main(sys.argv[1:]))", "kills.run_program(kills.main)")
+    engine = ENGINE.format(plant=begin).replace("sys.exit(kills.main(sys.argv[1:]))", "kills.LIVES.run()")
     command = [sys.executable, "-c", engine, "--kills", "5000", "--seed", str(SEED), "--folder", str(tmp_path)]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     with subprocess.Popen(

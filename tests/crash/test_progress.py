@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 ENGINES = (
     *("tools.crash.model", "tools.crash.filesystems", "tools.crash.kills", "tools.crash.faults"),
     *("tools.crash.system_calls", "tools.crash.machine", "tools.damage.damage", "tools.damage.peers"),
+    "tools.crash.ranks",
 )
 
 

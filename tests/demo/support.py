@@ -1,52 +1,13 @@
-"""A store that keeps exact float32 values in memory, and slow, plain twins of the demo's arithmetic."""
+"""Models held against each other, and slow, plain twins of the demo's arithmetic."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from cnrfmt.demo.model import KEYED, SETTINGS, Model, Snapshot, TableRows
+from cnrfmt.demo.model import KEYED, SETTINGS, Model
 from cnrfmt.demo.orders import Dataset
-from cnrfmt.demo.store import PARTS
-
-
-@dataclass
-class ExactStore:
-    """Baselines and deltas without loss, as dicts of row id to row."""
-
-    snapshots: list[Snapshot] = field(default_factory=list)
-    baselines: list[int] = field(default_factory=list)
-
-    def save(self, snapshot: Snapshot) -> int:
-        self.baselines.append(len(self.snapshots))
-        return self.append(snapshot)
-
-    def append(self, snapshot: Snapshot) -> int:
-        self.snapshots.append(snapshot)
-        return len(self.snapshots) - 1
-
-    def restore(self, data: Dataset, seed: int) -> tuple[int, Model]:
-        rows: dict[str, dict[int, tuple[Any, Any]]] = {}
-        for snapshot in self.snapshots[self.baselines[-1] :]:
-            for name, part in snapshot.tables.items():
-                known = rows.setdefault(name, {})
-                for number, row_id in enumerate(part.ids.tolist()):
-                    known[row_id] = (part.weight[number], part.accumulator[number])
-        tables = {
-            name: TableRows(
-                np.array(list(known), np.int64),
-                np.array([weight for weight, _ in known.values()]),
-                np.array([accumulator for _, accumulator in known.values()]),
-            )
-            for name, known in rows.items()
-        }
-        last = self.snapshots[-1]
-        return len(self.snapshots) - 1, Model.restore(data, seed, last.order, tables, last.dense)
-
-    def bytes_by_part(self, version: int) -> dict[str, int]:
-        return dict.fromkeys(PARTS, version)
 
 
 def same_bits(one: Model, other: Model) -> bool:

@@ -115,7 +115,7 @@ def test_quantised_rows_take_fewer_bytes_and_change_little(quantised: Told, exac
 def test_what_it_tells_is_what_it_found(quantised: Told) -> None:
     result, text = quantised.result, quantised.text
     assert "94 real grocery orders of 7 users and 387 products" in text
-    assert "4 bits per weight" in text
+    assert "policy consecutive, 4 bits per weight" in text
     for checkpoint in result["checkpoints"]:
         start = f"{checkpoint['version']:3}{checkpoint['order']:7,}{sum(checkpoint['rows'].values()):8,}"
         (line,) = (line for line in text.splitlines() if line.startswith(start))
@@ -143,6 +143,7 @@ def test_bad_arguments_change_nothing(tmp_path: Path) -> None:
         (tmp_path / "demo.bin", {}, "a name in .cnr"),
         (tmp_path / "none" / "demo.cnr", {}, "no directory"),
         (free, {"bits": 9}, "bits"),
+        (free, {"policy": "never"}, "policy"),
         (free, {"users": 1}, "at least 2"),
         (free, {"threads": 0}, "threads"),
         (free, {"users": 7, "checkpoint_every": 48}, "1 to 47 orders"),
@@ -192,7 +193,7 @@ def test_the_worker_writes_one_json_object_per_line(tmp_path: Path, capsys: pyte
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [e["order"] for e in events if e["event"] == "checkpoint"] == [40, 80, 94]
     assert events[-1]["event"] == "finished"
-    worker.main([*arguments, "--resume"])
+    worker.main(arguments)
     again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (again[0]["event"], again[0]["order"], again[0]["version"]) == ("restored", 94, 2)
     assert again[-1]["event"] == "finished"

@@ -11,27 +11,16 @@ goes on where it was; ``--life NUMBER`` lives one container's life again. The fo
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import mmap
 import os
-import secrets
-import shlex
-import shutil
 import signal
-import sys
-import tempfile
 import time
-import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import cnrfmt
 from cnrfmt.storage.fs import Fs
@@ -39,9 +28,9 @@ from cnrfmt.testing import Model
 from tools import cnrcheck
 from tools.crash._kills_oracle import Oracle
 from tools.crash._kills_processes import Place, attempt, dying_fs, end, fork, head, read, wait, write
+from tools.crash._lives import Lives
 from tools.crash.operations import OPERATIONS, PATHS, check_head
 from tools.crash.operations import step as next_step
-from tools.progress import Kept, Pulse, at_least, counting, engine_parser, run_program, write_json
 
 APPENDS = [name for name, o in OPERATIONS.items() if o.commit is cnrfmt.append]
 SAVES = [name for name, o in OPERATIONS.items() if o.commit not in (None, cnrfmt.append) and not o.first]
@@ -209,19 +198,6 @@ def warm_up(folder: Path) -> float:
     return sorted(durations)[len(durations) // 2]
 
 
-def run_life(number: int, seed: int, kills: int, folder: Path, typical: float) -> Counter[str]:
-    """One life in a folder of its own, which is kept if it ends badly."""
-    home = folder / f"life-{number}-{secrets.token_hex(4)}"
-    try:
-        home.mkdir()
-        counts = _live_in(home, number, seed, kills, typical)
-    except KeyboardInterrupt:
-        shutil.rmtree(home, ignore_errors=True)
-        raise
-    shutil.rmtree(home)
-    return counts
-
-
 def _live_in(home: Path, number: int, seed: int, kills: int, typical: float) -> Counter[str]:
     kind = list(PATHS)[number % len(PATHS)]
     place = Place(kind, str(home / PATHS[kind]), home / "journal", mmap.mmap(-1, 1), os.getpid())
@@ -236,97 +212,13 @@ def _live_in(home: Path, number: int, seed: int, kills: int, typical: float) -> 
     return life.counts
 
 
-def _command(options: argparse.Namespace, life: int | None = None) -> str:
-    words = ["python", "-m", "tools.crash.kills", "--kills", options.kills, "--seed", options.seed]
-    words += [] if options.folder is None else ["--folder", options.folder]
-    words += [] if life is None else ["--life", life]
-    return shlex.join(map(str, words))
-
-
-def _table(options: argparse.Namespace, progress: dict[str, Any], kept: Kept) -> dict[str, Any]:
-    return {
-        "engine": "kills",
-        "command": _command(options),
-        "code": kept.code,
-        "date": kept.date,
-        "seconds": round(progress["seconds"]),
-        "containers": progress["lives"],
-        "counts": dict(sorted(progress["counts"].items())),
-        "failures": progress["failures"],
-    }
-
-
-@contextmanager
-def _scratch(inside: Path | None) -> Iterator[Path]:
-    """A folder for the lives; it goes when they are over, but for those that are kept."""
-    folder = Path(tempfile.mkdtemp(prefix="cnrfmt-kills-", dir=inside))
-    try:
-        yield folder
-    finally:
-        for warm in folder.glob("warm-*"):
-            shutil.rmtree(warm) if warm.is_dir() else warm.unlink()
-        if not any(folder.iterdir()):
-            folder.rmdir()
-
-
-def _live(options: argparse.Namespace, progress: dict[str, Any], kept: Kept) -> None:
-    """Lives lives until there were as many kills as were asked for, or too many failures."""
-    pulse, lives = Pulse(), progress["lives"]
-    before = kills = progress["counts"].get("kills", 0)
-    with counting(lambda: f"{kills - before} kills", kept.file), _scratch(options.folder) as folder:
-        typical = warm_up(folder)
-        while kills < options.kills and len(progress["failures"]) < options.most_failures:
-            started, number = time.monotonic(), progress["lives"]
-            try:
-                found = run_life(number, options.seed, min(KILLS_IN_A_LIFE, options.kills - kills), folder, typical)
-                progress["counts"] = dict(Counter(progress["counts"]) + found)
-            except Exception as error:
-                failure = {"command": _command(options, number), "error": "".join(traceback.format_exception(error))}
-                progress["failures"].append(failure)
-                print(failure["command"], failure["error"], sep="\n", flush=True)
-            progress["lives"] += 1
-            progress["seconds"] += time.monotonic() - started
-            kills = progress["counts"].get("kills", 0)
-            kept.save(progress)
-            if pulse.due() or kills >= options.kills:
-                shown = f"{kills} of {options.kills} kills, {progress['seconds']:.0f} s"
-                print(f"{shown}, {len(progress['failures'])} failures", flush=True)
-    if progress["lives"] == lives:
-        kept.say_finished()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = engine_parser("tools.crash.kills", __doc__)
-    parser.add_argument("--kills", type=at_least(1), default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--life", type=at_least(0), help="live this life alone")
-    parser.add_argument("--most-failures", type=at_least(1), default=20, help="give up after so many")
-    parser.add_argument("--folder", type=Path, help="where the containers lie: a file system to be tried")
-    parser.add_argument("--json", type=Path, help="where the result is written")
-    return parser
+LIVES = Lives("kills", __doc__, KILLS_IN_A_LIFE, warm_up, _live_in)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Lives one life, or as many as it takes; the exit status."""
-    options = _parser().parse_args(arguments)
-    if options.life is not None:
-        with counting(lambda: "no life", None), _scratch(options.folder) as folder:
-            typical = warm_up(folder)
-            print(dict(run_life(options.life, options.seed, KILLS_IN_A_LIFE, folder, typical)))
-        return 0
-    kept = Kept(options.state, {"kills": options.kills, "seed": options.seed}, anyway=options.anyway)
-    progress: dict[str, Any] = kept.load() or {"lives": 0, "seconds": 0.0, "counts": {}, "failures": []}
-    print(_command(options), flush=True)
-    _live(options, progress, kept)
-    if options.json:
-        write_json(options.json, _table(options, progress, kept))
-    print(json.dumps(_table(options, progress, kept), indent=2))
-    return 1 if progress["failures"] else 0
+    return LIVES.main(arguments)
 
 
 if __name__ == "__main__":
-    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
-        # Else numpy starts threads of its own, and what is forked off a process with threads may wait for ever.
-        program = [sys.executable, "-m", "tools.crash.kills", *sys.argv[1:]]
-        os.execve(sys.executable, program, {**os.environ, "OPENBLAS_NUM_THREADS": "1"})
-    run_program(main)
+    LIVES.run()

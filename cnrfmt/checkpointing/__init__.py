@@ -1,0 +1,1 @@
+"""The trainer's side: what changed, when to write it and how, and what to keep."""

@@ -1,0 +1,238 @@
+"""One checkpoint after the other, without futures and locks: planned, committed, merged and collected, restored."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cnrfmt.checkpointing import contents
+from cnrfmt.checkpointing.bits import choices_for
+from cnrfmt.checkpointing.contents import Touched
+from cnrfmt.checkpointing.coordinator import Coordinator
+from cnrfmt.checkpointing.housekeeping import keep_house
+from cnrfmt.checkpointing.lineage import Lineage, baseline_of, check_may_begin, new_run, open_version, since_baseline
+from cnrfmt.checkpointing.policies import Decision, History
+from cnrfmt.checkpointing.request import Request
+from cnrfmt.checkpointing.restoring import Restored, restore_version
+from cnrfmt.checkpointing.settings import Settings
+from cnrfmt.checkpointing.shards import Shard, ShardPlan, plan_shards
+from cnrfmt.checkpointing.snapshot import Snapshot
+from cnrfmt.checkpointing.stored_values import FromContainer, InMemory, StoredValues
+from cnrfmt.checkpointing.trackers import Trackers
+from cnrfmt.checkpointing.writing import Work, Written, commit_alone, commit_with_others
+from cnrfmt.encodings.quantize import Choices
+from cnrfmt.errors import CommitUnknownError, DamagedError, StorageError, UsageError
+from cnrfmt.format import limits
+from cnrfmt.format.manifest import Manifest
+from cnrfmt.format.schema import TableSchema
+from cnrfmt.plan import Plan, plan_baseline, plan_delta
+from cnrfmt.reader import open
+from cnrfmt.storage.fs import Fs
+from cnrfmt.tabledata import TableData
+
+
+@dataclass
+class Checkpointer:
+    """What a run knows of its container and of its tables. `coordinator` is None where there is one writer."""
+
+    path: str
+    settings: Settings
+    coordinator: Coordinator | None
+    fs: Fs | None
+    lineage: Lineage = field(init=False)
+    trackers: Trackers = field(init=False)
+    stored: StoredValues | None = field(init=False)
+    begun: bool = False
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.lineage = Lineage(self.path, new_run(), fs=self.fs)
+        self.trackers = Trackers(keep_since_baseline=settings.policy.needs_since_baseline)
+        self.stored = None
+        if settings.stored_values == "memory":
+            self.stored = InMemory(settings.stored_bytes)
+        elif settings.stored_values == "container":
+            self.stored = FromContainer(self.path, settings.stored_bytes, threads=settings.threads)
+
+    def begin(self) -> None:
+        """Looks at what is there, if nobody did so yet, or if the last attempt left it open."""
+        if self.begun and self.lineage.unsettled is None:
+            return
+        head = self._head()
+        if self.begun:
+            self.lineage.settle(head)
+            return
+        if self.settings.start == "resume":
+            check_may_begin(self.path, head)
+        self.lineage.head = head
+        self.begun = True
+
+    def _head(self) -> Manifest | None:
+        try:
+            with open(self.path, fs=self.fs) as ck:
+                return ck.manifest
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        except DamagedError as error:
+            # What the first writer leaves that died before its first commit.
+            if error.rule == "directory-layout":
+                return None
+            raise
+
+    def plan(self, asked: Request) -> Work:
+        """What a checkpoint writes, its rows still in the live tables. Marks are taken at the end, or not at all."""
+        settings, lineage, tables = self.settings, self.lineage, asked.tables
+        if lineage.base is not None and self.coordinator is None:
+            contents.check_same_tables(set(tables), lineage.base.tables)
+        bits = settings.bits_now(lineage.restores)
+        choices = choices_for(bits, settings.quantize, unquantisable=contents.unquantisable(tables))
+        kind = self._decide(asked)
+        base = lineage.base_for(kind)
+        self.trackers.meet(tables)
+        touched = self.trackers.take(since_baseline=kind == "since-baseline")
+        try:
+            plan = self._writes(asked, None if base is None else base.tables, touched, choices)
+            snapshot = Snapshot(
+                plan.writes, threads=settings.save_threads, limit_bytes=settings.buffer_bytes, mode=settings.mode
+            )
+        except BaseException:
+            self.trackers.give_back()
+            raise
+        return Work(asked, kind, plan, snapshot, choices, bits, settings.policy.name, settings.expected)
+
+    def _writes(
+        self,
+        asked: Request,
+        schema: tuple[TableSchema, ...] | None,
+        touched: Mapping[str, Touched],
+        choices: Choices,
+    ) -> Plan | ShardPlan:
+        tables = contents.whole(asked.tables) if schema is None else contents.delta(asked.tables, schema, touched)
+        if self.coordinator is not None:
+            return plan_shards(tables, choices, schema, contents.raw)
+        if schema is None:
+            return plan_baseline(tables, choices)
+        return plan_delta(tables, schema, choices, contents.raw)
+
+    def _decide(self, asked: Request) -> Decision:
+        lineage, policy = self.lineage, self.settings.policy
+        if lineage.base is None:
+            return "baseline"
+        if asked.kind == "since-baseline" and not policy.needs_since_baseline:
+            raise UsageError(
+                f"policy {policy.name!r} doesn't remember what changed since the baseline; "
+                "kind='since-baseline' needs one-shot or intermittent"
+            )
+        rows = contents.count_rows(asked.tables)
+        found = asked.kind or policy.decide(History(lineage.checkpoints, rows, self.trackers.count))
+        if found == "baseline":
+            return found
+        known = lineage.base.tables
+        # A table that the baseline doesn't have would be another one in each delta.
+        other = found == "since-baseline" and contents.has_other_tables(asked.tables, known)
+        if other or contents.has_new_columns(asked.tables, known):
+            if self.coordinator is not None:
+                raise UsageError(
+                    "tables or columns have come or gone; with several ranks, all of them say so: save(kind='baseline')"
+                )
+            return "baseline"
+        # All ranks know alike how long the chain was when the checkpoint was committed.
+        chain = lineage.checkpoints[-1].chain if lineage.checkpoints else len(lineage.base.chain)
+        ranks = 1 if self.coordinator is None else self.coordinator.world_size
+        return "baseline" if found == "delta" and chain + ranks > limits.MAX_CHAIN else found
+
+    def commit(self, work: Work) -> Written:
+        """Makes a checkpoint durable. Where that fails its marks are given back, and what was raised is raised."""
+        settings = self.settings
+        try:
+            work.snapshot.ready()
+            if self.coordinator is None:
+                written = commit_alone(work, self.lineage, settings.keep, threads=settings.threads, fs=self.fs)
+            else:
+                written = commit_with_others(
+                    work, self.lineage, settings.keep, self.coordinator, threads=settings.threads, fs=self.fs
+                )
+        except BaseException as error:
+            # If it was committed all the same, the next checkpoint writes these rows once more: that does no harm.
+            self.trackers.give_back()
+            if isinstance(error, CommitUnknownError):
+                self.lineage.unsettled = error.state
+            raise
+        self.lineage.committed(written.manifest, written.checkpoint)
+        self.trackers.commit(baseline=work.kind == "baseline")
+        return written
+
+    def keep_house(self) -> None:
+        """What is due after a checkpoint: stored values, merging, collecting. Rank 0 does it for all."""
+        if self.stored is not None:
+            self._update(self.lineage.head)
+        if self.coordinator is None or self.coordinator.rank == 0:
+            ranks = 1 if self.coordinator is None else self.coordinator.world_size
+            keep_house(self.lineage, self.settings, ranks=ranks, fs=self.fs)
+
+    def _update(self, manifest: Manifest | None) -> None:
+        assert manifest is not None
+        assert self.stored is not None
+        with open(self.path, version=manifest.version, threads=self.settings.threads, fs=self.fs) as ck:
+            self.stored.update(ck)
+
+    def restore(
+        self, version: int | None, step: int | None, tag: str | None, verify_all: bool, options: Mapping[str, Any]
+    ) -> Restored:
+        """Reads a version; the next checkpoint goes on from it."""
+        into = options.get("into") or {}
+        if self.coordinator is not None and into and options.get("tables") is None:
+            # Of several ranks, each asks for what it has.
+            options = {**options, "tables": list(into)}
+        with open_version(self.path, version, step, tag, verify_all, self.fs) as (ck, head):
+            restored = restore_version(ck, **options)
+            base = ck.manifest if _goes_on(restored, options, self.coordinator is not None) else None
+            if self.coordinator is not None and self.settings.policy.needs_since_baseline:
+                # Which keys changed since the baseline is known, but not which of the ranks has them now.
+                base = None if any(table.keyed for table in ck.manifest.tables) else base
+            baseline = None if base is None else baseline_of(ck.view)
+            since = {} if base is None else since_baseline(ck.view)
+        self.lineage.restored(head, base, baseline)
+        self.begun = True
+        if base is None:
+            self.trackers.restore({}, {})
+            return restored
+        rows = {table.name: table.rows for table in base.tables}
+        if self.coordinator is not None:
+            rows, since = _of_this_rank(into, rows, since)
+        self.trackers.restore(rows, since)
+        if self.stored is not None:
+            self._update(base)
+        return restored
+
+
+def _goes_on(restored: Restored, options: Mapping[str, Any], several: bool) -> bool:
+    """Whether rows that aren't marked are as they are stored from now on, so that a delta says all."""
+    changed = any(options.get(name) for name in ("rename", "remap", "resize", "convert"))
+    partly = any(options.get(name) for name in ("tables", "rows")) or restored.unexpected or restored.cut
+    # Of several ranks each restores what it has.
+    return not changed and not restored.missing and (several or not partly)
+
+
+def _of_this_rank(
+    into: Mapping[str, Any], rows: Mapping[str, int | None], since: Mapping[str, Any]
+) -> tuple[dict[str, int | None], dict[str, Any]]:
+    """The rows that this rank has of each table, and those of them that were committed since the baseline."""
+    here, own = dict[str, int | None](), dict[str, Any]()
+    for name, target in into.items():
+        count, ids = rows.get(name), since.get(name)
+        if name not in rows:
+            continue
+        values = target.values if isinstance(target, Shard) else target
+        keyed = isinstance(values, TableData) and values.keys is not None
+        if isinstance(target, Shard) and target.rows is not None and not keyed and ids is not None:
+            first, end = target.rows
+            count, ids = end - first, ids[(ids >= first) & (ids < end)] - first
+        here[name] = count
+        if ids is not None:
+            own[name] = ids
+    return here, own

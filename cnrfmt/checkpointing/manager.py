@@ -1,0 +1,452 @@
+"""`CheckpointManager`: what a trainer calls to have its checkpoints made, kept and restored."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import wait
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from cnrfmt.checkpointing import endings
+from cnrfmt.checkpointing.background import Pending, Worker
+from cnrfmt.checkpointing.checkpointer import Checkpointer
+from cnrfmt.checkpointing.coordinator import Coordinator
+from cnrfmt.checkpointing.events import Event, EventKind, Listener, tell
+from cnrfmt.checkpointing.policies import Decision, History, Policy
+from cnrfmt.checkpointing.request import request
+from cnrfmt.checkpointing.restoring import Restored
+from cnrfmt.checkpointing.retention import Keep
+from cnrfmt.checkpointing.settings import Mode, Start, StoredIn, WhenBusy, check_for_ranks, settings
+from cnrfmt.checkpointing.snapshot import Snapshot
+from cnrfmt.checkpointing.stored_values import StoredValues
+from cnrfmt.checkpointing.together import fail_together
+from cnrfmt.checkpointing.writing import Work
+from cnrfmt.encodings.quantize import Choices
+from cnrfmt.errors import CnrError, SupersededError, UsageError, VersionNotFoundError
+from cnrfmt.storage.container import path_text
+from cnrfmt.storage.fs import POSIX, Fs
+
+
+class CheckpointManager:
+    """Makes the checkpoints of one training run, as Check-N-Run does (Eisenman et al., NSDI 2022).
+
+    The trainer says which rows change (`track`), and from time to time hands over its live tables (`save`), which picks
+    the rows to write, encodes them at once and returns; the rest goes on in the background. After a failure, `restore`
+    gives the newest version, and the next `save` goes on from there.
+
+        manager = cnrfmt.CheckpointManager("run7", policy="intermittent", expected_restores=3, keep=2)
+        restored = manager.restore(into=tables)          # None in a directory where nothing is yet
+        for step in range(...):
+            manager.track("user", ids)
+            ...
+            if step % 1000 == 0:
+                pending = manager.save(step, tables, dense=weights)
+        manager.close()
+
+    Parameters
+    ----------
+    path
+        The container: a directory, or a single file (``.cnr``), of which each baseline leaves itself alone.
+    policy
+        ``"full"``, ``"one-shot"``, ``"consecutive"``, ``"intermittent"``, one of the policies' objects, or a function
+        of a `History` that answers ``"baseline"``, ``"delta"`` or ``"since-baseline"``.
+    expected_restores, failure_rate, run_hours
+        How often the run will go on from a checkpoint, or how often an hour it fails and how long it takes: from that
+        the bits follow. If it happens more often, they are 8 from then on; the container keeps count.
+    bits
+        2 to 8, or 32 for raw rows, in place of those. 8 where nothing is said.
+    quantize
+        As for `save`: where it has a say on a table, it goes before the bits.
+    keep
+        The last so many checkpoints, or a `Keep`. None keeps all. What was given up is removed `grace` seconds later.
+    grace
+        Seconds, or a timedelta, for which files of versions that were given up stay for readers that have them open.
+    most_segments, merge_share
+        A chain is merged in the background so that it has at most this many segments; and into its baseline once the
+        deltas are more than this share of it, which keeps restores quick and writes more. In a directory.
+    buffer_bytes
+        How many bytes of encoded rows may wait to be written. Beyond it `save` waits for the disk.
+    mode
+        ``"encode"``: `save` encodes; ``"copy"``: it only copies the rows that changed, which takes as much memory as
+        they do, and they are encoded behind.
+    when_busy
+        What a `save` does while the one before it is being written: ``"wait"`` for it, ``"skip"`` this one, or
+        ``"replace"`` that one, whose rows this one writes too.
+    start
+        ``"resume"``: on a container that has versions `restore` comes first; ``"anew"``: this is another run, and its
+        first checkpoint is a baseline.
+    threads, save_threads
+        How many threads the background may take; and `save`, as many as there are processors if None.
+    stored_values, stored_bytes
+        ``"memory"`` or ``"container"``: `stored_values` gives any row as last stored, from a copy in memory or from the
+        container; at most so many bytes are taken for it.
+    on_event
+        Called with an `Event` for each thing that happens.
+    flush_on_sigterm
+        Whether SIGTERM finishes what is under way before it ends the process (for a manager made on the main thread).
+    coordinator
+        Where several processes, *ranks*, write each checkpoint together: how they meet, a `FileCoordinator` on one
+        machine. Every rank has a manager with the same settings and calls `save` as often as the others, with the
+        tables that it has, whole or as `Shard`s; rank 0 alone gives the dense state. A version counts when all have
+        written their part.
+
+    Raises
+    ------
+    UsageError
+        Settings that don't fit. Nothing on the disk is looked at before the first `save` or `restore`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        policy: str | Policy | Callable[[History], Decision] = "intermittent",
+        expected_restores: float | None = None,
+        failure_rate: float | None = None,
+        run_hours: float | None = None,
+        bits: int | None = None,
+        quantize: Choices = None,
+        keep: int | Keep | None = None,
+        grace: float | timedelta = 3600,
+        most_segments: int = 32,
+        merge_share: float | None = None,
+        buffer_bytes: int = 4 << 30,
+        mode: Mode = "encode",
+        when_busy: WhenBusy = "wait",
+        start: Start = "resume",
+        threads: int = 1,
+        save_threads: int | None = None,
+        stored_values: StoredIn | None = None,
+        stored_bytes: int = 1 << 30,
+        on_event: Listener | None = None,
+        flush_on_sigterm: bool = True,
+        coordinator: Coordinator | None = None,
+        fs: Fs | None = None,
+    ) -> None:
+        self._path = os.path.abspath(path_text(path))
+        self._settings = settings(
+            self._path,
+            policy=policy,
+            bits=bits,
+            expected=expected_restores,
+            failure_rate=failure_rate,
+            run_hours=run_hours,
+            quantize=quantize,
+            keep=keep,
+            grace=grace,
+            most_segments=most_segments,
+            merge_share=merge_share,
+            buffer_bytes=buffer_bytes,
+            mode=mode,
+            when_busy=when_busy,
+            start=start,
+            threads=threads,
+            save_threads=save_threads,
+            stored_values=stored_values,
+            stored_bytes=stored_bytes,
+            on_event=on_event,
+        )
+        if coordinator is not None:
+            check_for_ranks(self._settings, self._path)
+        self._run = Checkpointer(self._path, self._settings, coordinator, fs)
+        self._worker = Worker("cnrfmt-checkpoint")
+        self._saving = threading.RLock()
+        self._current: tuple[Pending, Snapshot] | None = None
+        self._failure: tuple[Pending, BaseException] | None = None
+        self._closed = False
+        self._process = os.getpid()
+        endings.watch(self, sigterm=flush_on_sigterm)
+
+    # What changes
+
+    def track(self, table: str, ids: Any) -> None:
+        """Notes that these rows of a table change: row ids of a dense one, keys of a keyed one, repeats allowed.
+
+        Safe from any thread. Rows that are marked while a checkpoint is being made belong to the next one.
+
+        Raises
+        ------
+        MissingKeyError
+            A table or a row id that isn't there; nothing was marked.
+        UsageError
+            Ids that are no integers.
+        CnrError
+            What kept the checkpoint before this from being written, if nobody asked for it yet.
+        """
+        self._check_usable()
+        self._run.trackers.mark(table, ids)
+
+    def forget(self, table: str, keys: Any) -> None:
+        """Notes that these keys are gone from a keyed table. Raises as `track` does."""
+        self._check_usable()
+        self._run.trackers.forget(table, keys)
+
+    def resize(self, table: str, rows: int) -> None:
+        """Notes that a dense table has so many rows now: those that it has grown by change, and can be tracked.
+
+        `save` sees for itself that a table has grown or shrunk. This is for rows that are tracked before, and for a
+        table that shrinks and grows again between two checkpoints. Raises as `track` does.
+        """
+        self._check_usable()
+        self._run.trackers.resize(table, rows)
+
+    # Saving
+
+    def save(
+        self,
+        step: int | None,
+        tables: Mapping[str, Any],
+        *,
+        dense: Mapping[str, Any] | None = None,
+        reader: Any = None,
+        random: bool | Mapping[str, Any] = False,
+        metrics: Mapping[str, float] | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        kind: Decision | None = None,
+    ) -> Pending:
+        """Begins a checkpoint of these live tables, and returns as soon as they may change again.
+
+        It holds exactly what it is given: nothing of the checkpoint before it is taken over but the rows that weren't
+        marked since. It is durable when `commit` of the result has resolved.
+
+        Parameters
+        ----------
+        step
+            The trainer's own counter.
+        tables
+            Every table of the model, whole: arrays, or `TableData` with optimizer state in `columns` and, for a keyed
+            table, all its keys. `Dropped()` for a table that is gone.
+        dense
+            Everything else of the model, as for `cnrfmt.save`.
+        reader
+            Where the reader of the training data stands: what JSON can say, or bytes.
+        random
+            True: the states of the random number generators of Python, numpy and torch, where they are loaded; or a
+            dict of names to generators of numpy, which are put beside them.
+        metrics
+            What is known of the model: `Keep(best=...)` goes by it.
+        tags
+            Names for the version; it stays as long as it has one.
+        metadata
+            As for `cnrfmt.save`.
+        kind
+            What to write, whatever the policy says: ``"baseline"``, ``"delta"`` or ``"since-baseline"``.
+
+        Raises
+        ------
+        UsageError, MissingKeyError
+            Nothing was begun, and what was marked still is.
+        CnrError
+            What kept the checkpoint before this from being written, if nobody asked for it yet.
+        """
+        self._check_usable()
+        with self._saving:
+            began = time.perf_counter()
+            try:
+                shards = self._run.coordinator is not None
+                asked = request(step, tables, dense, reader, random, metrics, tags, metadata, kind, shards=shards)
+                if not self._make_room(step):
+                    return _skipped(step)
+                self._run.begin()
+                work = self._run.plan(asked)
+            except BaseException as error:
+                self._tell_ranks(error)
+                raise
+            pending, encoding = Pending(step), time.perf_counter()
+            self._current = pending, work.snapshot
+            self._worker.submit(lambda: self._finish(pending, work))
+            try:
+                work.snapshot.start()
+                work.snapshot.wait()
+            except BaseException as error:
+                # The background, which waits for rows, gives the marks back.
+                work.snapshot.cancel(error)
+                wait([pending.commit])
+                if not pending.failed_behind:
+                    self._failure = None
+                    raise
+            ended = time.perf_counter()
+            self._tell("snapshot", work, stall_seconds=ended - began, encode_seconds=ended - encoding)
+            pending.snapshot.set_result(None)
+        return pending
+
+    def _tell_ranks(self, error: BaseException) -> None:
+        """Lets the other ranks know that this one doesn't save, so that they don't wait for it."""
+        coordinator = self._run.coordinator
+        if coordinator is not None and isinstance(error, Exception):
+            self._worker.submit(lambda: fail_together(coordinator, error))
+
+    def _make_room(self, step: int | None) -> bool:
+        """Sees to it that no other checkpoint is being written; False if this one is to be left out."""
+        if self._current is not None:
+            before, snapshot = self._current
+            if not before.commit.done() and self._settings.when_busy == "skip":
+                tell(self._settings.on_event, Event("skipped", step))
+                return False
+            if self._settings.when_busy == "replace":
+                reason = f"{self._path}: a newer checkpoint took the place of step {before.step}"
+                snapshot.cancel(SupersededError(reason))
+            wait([before.commit])
+            self._current = None
+        self._raise_failure()
+        return True
+
+    # In the background
+
+    def _finish(self, pending: Pending, work: Work) -> None:
+        try:
+            written = self._run.commit(work)
+        except BaseException as error:
+            pending.failed_behind = work.snapshot.error is not error
+            work.snapshot.cancel(error)
+            replaced = isinstance(error, SupersededError)
+            if not replaced:
+                self._failure = pending, error
+            self._tell("replaced" if replaced else "failed", work, error=error)
+            pending.commit.set_exception(error)
+            return
+        pending.commit.set_result(written.manifest.version)
+        # Small checkpoints are durable before `save` has come to say that they were begun.
+        wait([pending.snapshot])
+        self._tell(
+            "committed",
+            work,
+            version=written.manifest.version,
+            nbytes=written.checkpoint.nbytes,
+            write_seconds=written.write_seconds,
+            commit_seconds=written.commit_seconds,
+        )
+        try:
+            self._run.keep_house()
+        except CnrError as error:
+            self._failure = pending, error
+
+    def _tell(self, kind: EventKind, work: Work, **facts: Any) -> None:
+        event = Event(kind, work.asked.step, checkpoint=work.kind, rows=work.rows, **facts)
+        tell(self._settings.on_event, event)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            (pending, error), self._failure = self._failure, None
+            # Who has asked knows already.
+            if not pending.commit.was_asked:
+                raise error
+
+    def wait(self) -> None:
+        """Waits until nothing is under way. Raises what kept a checkpoint from being written, if nobody asked yet."""
+        self._worker.wait()
+        self._raise_failure()
+
+    def flush(self) -> None:
+        """Waits until nothing is under way, a `save` in another thread included; doesn't raise."""
+        if self._process == os.getpid():
+            with self._saving:
+                self._worker.wait()
+
+    # Restoring
+
+    def restore(
+        self,
+        *,
+        version: int | None = None,
+        step: int | None = None,
+        tag: str | None = None,
+        verify_all: bool = False,
+        tables: Iterable[str] | None = None,
+        rows: Mapping[str, Any] | None = None,
+        into: Mapping[str, Any] | None = None,
+        strict: bool = True,
+        rename: Mapping[str, str] | None = None,
+        remap: Mapping[str, Any] | None = None,
+        resize: Mapping[str, Any] | None = None,
+        convert: bool = False,
+    ) -> Restored | None:
+        """Reads a version, the newest unless one is named; the next `save` goes on from it. None where there is none.
+
+        Parameters
+        ----------
+        version, step, tag
+            Which version: by its number, by the trainer's step (the newest of it), or by a tag.
+        verify_all
+            Whether every byte is checked before a target is changed, rather than each when it is read.
+        tables, rows, into, strict, rename, remap, resize, convert
+            As for `restore_version`. Where they give the tables in part or as other ones, the next checkpoint is a
+            baseline, since rows that aren't marked aren't as they are stored. With several ranks each gives `into` what
+            it has: arrays, or `Shard`s of them.
+
+        Raises
+        ------
+        VersionNotFoundError, UsageError, DamagedError, UnsupportedError, StorageError
+            As `open` and `restore_version` raise them; no checkpoint goes on from there then.
+        """
+        self._check_usable()
+        options = {
+            "tables": tables,
+            "rows": rows,
+            "into": into,
+            "strict": strict,
+            "rename": rename,
+            "remap": remap,
+            "resize": resize,
+            "convert": convert,
+        }
+        with self._saving:
+            self.wait()
+            if (self._run.fs or POSIX).stat(self._path) is None:
+                if version is not None or step is not None or tag is not None:
+                    raise VersionNotFoundError(f"{self._path}: there is no container yet")
+                return None
+            return self._run.restore(version, step, tag, verify_all, options)
+
+    @property
+    def stored_values(self) -> StoredValues:
+        """The rows of all tables as they were last stored; raises `UsageError` unless they were asked for."""
+        if self._run.stored is None:
+            raise UsageError(
+                f'{self._path}: stored values weren\'t asked for; CheckpointManager(..., stored_values="memory") keeps '
+                'them, "container" reads them back'
+            )
+        return self._run.stored
+
+    # The end
+
+    def close(self) -> None:
+        """Waits until nothing is under way. Raises what kept a checkpoint from being written, if nobody asked yet."""
+        self._closed = True
+        endings.unwatch(self)
+        self.flush()
+        if self._run.stored is not None:
+            self._run.stored.close()
+        self._raise_failure()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Exception:
+            # The error that ends the block is the one to see.
+            if error is None:
+                raise
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise UsageError(f"{self._path}: the manager was closed; make another")
+        if self._process != os.getpid():
+            raise UsageError(f"{self._path}: this manager belongs to process {self._process}; a fork can't save")
+        self._raise_failure()
+
+
+def _skipped(step: int | None) -> Pending:
+    pending = Pending(step, skipped=True)
+    pending.snapshot.set_result(None)
+    pending.commit.set_exception(SupersededError("the checkpoint was skipped: another was being written"))
+    return pending

@@ -1,0 +1,195 @@
+"""What checkpoints will cost, before any is written: bytes, storage, bandwidth and stall of a policy and its bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cnrfmt.checkpointing.estimates import TableShape, manifest_bytes, recipes_for, segment_sizes
+from cnrfmt.checkpointing.policies import Costs, Decision, History, Policy, costs_of, policy_for
+from cnrfmt.checkpointing.rates import Rates
+from cnrfmt.checkpointing.traffic import Traffic
+from cnrfmt.encodings.quantize import Choices
+from cnrfmt.errors import UsageError
+from cnrfmt.run_record import CheckpointRecord
+from cnrfmt.sizes import Sizes
+
+
+@dataclass(frozen=True)
+class PlannedCheckpoint:
+    """One checkpoint of a plan.
+
+    Attributes
+    ----------
+    kind
+        What the policy decides.
+    rows
+        Rows that it writes, of all tables.
+    sizes
+        Its bytes by what they hold, under the keys of `cnrfmt.sizes`, the manifest among `metadata`.
+    chain
+        Segments that a restore reads.
+    stall_seconds
+        How long the tables mayn't change: until the rows are gathered and encoded. None without rates.
+    write_seconds
+        How long it takes behind that until it is durable. None without rates.
+    """
+
+    kind: Decision
+    rows: int
+    sizes: Sizes
+    chain: int
+    stall_seconds: float | None
+    write_seconds: float | None
+
+    @property
+    def nbytes(self) -> int:
+        """All of its bytes."""
+        return sum(self.sizes.values())
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """What a run's checkpoints will cost.
+
+    Attributes
+    ----------
+    policy
+        The name of the policy.
+    checkpoints
+        One per interval, the first a baseline.
+    costs
+        What they write, and what is kept of them.
+    plain_bytes
+        What one full checkpoint takes as plain arrays: all columns in their own data types, keys, and dense state.
+    interval_seconds
+        From one checkpoint to the next.
+    """
+
+    policy: str
+    checkpoints: tuple[PlannedCheckpoint, ...]
+    costs: Costs
+    plain_bytes: int
+    interval_seconds: float
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second that are written, on average over all intervals."""
+        return self.costs.average_written / self.interval_seconds
+
+    @property
+    def stall_share(self) -> float | None:
+        """Which part of the time training stands still; None without rates."""
+        stalls = [c.stall_seconds for c in self.checkpoints if c.stall_seconds is not None]
+        return sum(stalls) / (len(stalls) * self.interval_seconds) if stalls else None
+
+    @property
+    def late(self) -> int:
+        """How many checkpoints take longer than their interval, so that the next one has to wait or is left out."""
+        limit = self.interval_seconds
+        return sum((c.stall_seconds or 0) + (c.write_seconds or 0) > limit for c in self.checkpoints)
+
+
+def plan_checkpoints(
+    tables: Sequence[TableShape],
+    traffic: Traffic,
+    *,
+    policy: str | Policy | Callable[[History], Decision] = "intermittent",
+    bits: int = 32,
+    quantize: Choices = None,
+    dense_bytes: int = 0,
+    intervals: int = 12,
+    interval_seconds: float = 1800.0,
+    keep: int = 1,
+    rates: Rates | None = None,
+) -> CheckpointPlan:
+    """Plans the checkpoints of a run to a directory; nothing is read or written.
+
+    Bytes of rows, digests and padding are exact for as many rows as the traffic is expected to touch; row ids are
+    taken for scattered. Left out are rows that an encoding can't hold (stored exactly beside it), file names, what
+    the file system adds, and what a run notes of its checkpoints in the manifest, some 100 bytes each.
+
+    Parameters
+    ----------
+    tables
+        From `table_shape` or `shapes_of`.
+    traffic
+        How many rows the intervals touch, the same for each table.
+    policy
+        A name, a policy or a function, as the manager takes it.
+    bits, quantize
+        The bits of the run (2, 3, 4 or 8; 32 for raw rows), and what goes before them for some tables.
+    dense_bytes
+        Of the dense state, which each checkpoint holds whole.
+    intervals, interval_seconds
+        How many checkpoints, and how far apart.
+    keep
+        How many versions stay readable.
+    rates
+        Of the machine, for stall and write times; None leaves them open.
+
+    Raises
+    ------
+    UsageError
+        Arguments that aren't legal.
+    """
+    _check(tables, dense_bytes, intervals, interval_seconds, keep)
+    chosen = policy_for(policy)
+    recipes = recipes_for(tables, bits, quantize)
+    records: list[CheckpointRecord] = []
+    planned: list[PlannedCheckpoint] = []
+    tocs: list[bytes] = []
+    for version in range(intervals):
+        since = records[_newest_baseline(records) :]
+        history = _history(tables, traffic, since, records)
+        kind = chosen.decide(history)
+        counts = None
+        if kind != "baseline":
+            counts = [_touched(t, traffic, 1 if kind == "delta" else len(since)) for t in tables]
+        sizes, toc = segment_sizes(tables, counts, recipes, dense_bytes)
+        tocs = {"baseline": [], "delta": tocs, "since-baseline": tocs[:1]}[kind] + [toc]
+        sizes["metadata"] += manifest_bytes(tables, tocs, min(keep, version + 1) - 1)
+        rows = sum(t.count for t in tables) if counts is None else sum(counts)
+        stall = write = None
+        if rates is not None:
+            moved = sum(n * t.plain_bytes for t, n in zip(tables, counts or [t.count for t in tables], strict=True))
+            stall = moved / (rates.encode if kind == "baseline" else rates.gather)
+            write = sum(sizes.values()) / rates.write
+        planned.append(PlannedCheckpoint(kind, rows, sizes, len(tocs), stall, write))
+        records.append(CheckpointRecord(version, None, "", kind, rows, planned[-1].nbytes, bits, len(tocs)))
+    plain = sum(t.count * (t.plain_bytes + (8 if t.schema.keyed else 0)) for t in tables) + dense_bytes
+    return CheckpointPlan(chosen.name, tuple(planned), costs_of(records, keep), plain, interval_seconds)
+
+
+def _check(
+    tables: Sequence[TableShape], dense_bytes: int, intervals: int, interval_seconds: float, keep: int
+) -> None:
+    names = [t.schema.name for t in tables]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"plan: table {min(twice)!r} twice")
+    for name, value, least in (("dense_bytes", dense_bytes, 0), ("intervals", intervals, 1), ("keep", keep, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UsageError(f"plan: {name} is an integer of at least {least}, found {value!r}")
+    if not 0 < interval_seconds < float("inf"):
+        raise UsageError(f"plan: an interval takes more than no time, found {interval_seconds!r} seconds")
+
+
+def _newest_baseline(records: Sequence[CheckpointRecord]) -> int:
+    return max((n for n, c in enumerate(records) if c.kind == "baseline"), default=0)
+
+
+def _history(
+    tables: Sequence[TableShape], traffic: Traffic, since: Sequence[CheckpointRecord], every: Sequence[CheckpointRecord]
+) -> History:
+    total = sum(t.count for t in tables)
+    return History(
+        tuple(since),
+        total,
+        sum(_touched(t, traffic, 1) for t in tables) if every else 0,
+        sum(_touched(t, traffic, len(since)) for t in tables),
+        since[0].nbytes / total if since and total else 0.0,
+    )
+
+
+def _touched(table: TableShape, traffic: Traffic, intervals: int) -> int:
+    return round(table.count * traffic.fraction(table.count, intervals))

@@ -1,0 +1,157 @@
+"""What a manager is told once, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from cnrfmt import parallel
+from cnrfmt.checkpointing.bits import MOST_BITS, bits_for, chosen_bits, expected_restores
+from cnrfmt.checkpointing.events import Listener
+from cnrfmt.checkpointing.policies import Decision, History, Policy, policy_for
+from cnrfmt.checkpointing.retention import Keep, keep_of
+from cnrfmt.encodings.quantize import Choices
+from cnrfmt.errors import UsageError
+from cnrfmt.storage.container import SUFFIX
+
+WhenBusy = Literal["wait", "skip", "replace"]
+Start = Literal["resume", "anew"]
+Mode = Literal["encode", "copy"]
+StoredIn = Literal["memory", "container"]
+
+LEAST_SEGMENTS = 4
+"""A chain that is merged has room for this many segments at the least."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a `CheckpointManager` works; the parameters are described there."""
+
+    policy: Policy
+    bits: int | None
+    expected: float | None
+    quantize: Choices
+    keep: Keep
+    grace: float
+    most_segments: int
+    merge_share: float | None
+    buffer_bytes: int
+    mode: Mode
+    when_busy: WhenBusy
+    start: Start
+    threads: int
+    save_threads: int
+    stored_values: StoredIn | None
+    stored_bytes: int
+    on_event: Listener | None
+
+    def bits_now(self, restores: int) -> int:
+        """Bits per value after so many restores."""
+        if self.bits is not None:
+            return self.bits
+        return MOST_BITS if self.expected is None else chosen_bits(self.expected, restores)
+
+
+def settings(
+    path: str,
+    *,
+    policy: str | Policy | Callable[[History], Decision],
+    bits: int | None,
+    expected: float | None,
+    failure_rate: float | None,
+    run_hours: float | None,
+    quantize: Choices,
+    keep: int | Keep | None,
+    grace: float | timedelta,
+    most_segments: int,
+    merge_share: float | None,
+    buffer_bytes: int,
+    mode: Mode,
+    when_busy: WhenBusy,
+    start: Start,
+    threads: int,
+    save_threads: int | None,
+    stored_values: StoredIn | None,
+    stored_bytes: int,
+    on_event: Listener | None,
+) -> Settings:
+    """The settings that a caller asks for; raises `UsageError` for what doesn't fit, or not together."""
+    _one_of("mode", mode, Mode)
+    _one_of("when_busy", when_busy, WhenBusy)
+    _one_of("start", start, Start)
+    if stored_values is not None:
+        _one_of("stored_values", stored_values, StoredIn)
+    _whole("buffer_bytes", buffer_bytes, 1)
+    _whole("stored_bytes", stored_bytes, 0)
+    _whole("most_segments", most_segments, LEAST_SEGMENTS)
+    if merge_share is not None and (isinstance(merge_share, bool) or not 0 < merge_share < float("inf")):
+        raise UsageError(f"merge_share must be a number above 0, or None, found {merge_share!r}")
+    if bits is not None and (isinstance(bits, bool) or bits not in (*range(2, MOST_BITS + 1), 32)):
+        raise UsageError(f"bits are 2 to 8, or 32 for raw rows, found {bits!r}; quantize= has all other ways")
+    if (failure_rate is None) != (run_hours is None):
+        raise UsageError("failure_rate (per hour) and run_hours go together; give both, or expected_restores")
+    if failure_rate is not None and run_hours is not None:
+        if expected is not None:
+            raise UsageError("give expected_restores, or failure_rate and run_hours; not both")
+        expected = expected_restores(failure_rate, run_hours)
+    if expected is not None:
+        bits_for(expected)
+        if bits is not None:
+            raise UsageError("give bits, or the number of restores that they follow from; not both")
+    single = path.endswith(SUFFIX) if not os.path.lexists(path) else not os.path.isdir(path)
+    if keep is not None and single:
+        raise UsageError(
+            f"{path}: versions of a single file go when it is written anew, with each baseline; keep= needs a directory"
+        )
+    if on_event is not None and not callable(on_event):
+        raise UsageError(f"on_event must be a function of an event, found {on_event!r}")
+    return Settings(
+        policy_for(policy),
+        bits,
+        expected,
+        quantize,
+        keep_of(keep),
+        _seconds(grace),
+        most_segments,
+        merge_share,
+        buffer_bytes,
+        mode,
+        when_busy,
+        start,
+        parallel.thread_count(threads),
+        parallel.thread_count(save_threads),
+        stored_values,
+        stored_bytes,
+        on_event,
+    )
+
+
+def check_for_ranks(found: Settings, path: str) -> None:
+    """That several ranks may write with these settings; raises `UsageError`."""
+    if found.when_busy != "wait":
+        raise UsageError('with several ranks when_busy is "wait": what one of them skips, the others would wait for')
+    if found.stored_values is not None:
+        raise UsageError("stored_values: with several ranks, no rank has the rows of all; leave it out")
+    if path.endswith(SUFFIX):
+        raise UsageError(f"{path}: a single file has one writer; give several ranks a directory")
+
+
+def _one_of(name: str, value: Any, kind: Any) -> None:
+    legal = get_args(kind)
+    if not isinstance(value, str) or value not in legal:
+        raise UsageError(f"{name} is one of {', '.join(map(repr, legal))}; found {value!r}")
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(f"{name} must be an integer of at least {least}, found {value!r}")
+
+
+def _seconds(grace: float | timedelta) -> float:
+    found = grace.total_seconds() if isinstance(grace, timedelta) else grace
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < float("inf"):
+        raise UsageError(f"grace must be seconds or a timedelta, at least 0, found {grace!r}")
+    return float(found)

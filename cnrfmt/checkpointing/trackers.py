@@ -1,0 +1,136 @@
+"""The trackers of all tables of a model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cnrfmt.arrays import Ids
+from cnrfmt.checkpointing.contents import Tables, Touched
+from cnrfmt.checkpointing.tracker import KeyTracker, RowTracker
+from cnrfmt.errors import MissingKeyError, UsageError
+
+
+class Trackers:
+    """One tracker per table, made when the table is first seen. Safe to mark from any thread.
+
+    Before a table is seen, what is marked of it isn't noted: its first checkpoint holds every row.
+    """
+
+    def __init__(self, *, keep_since_baseline: bool) -> None:
+        self._keep = keep_since_baseline
+        self._trackers: dict[str, RowTracker | KeyTracker] = {}
+        self._unseen: set[str] = set()
+        self._lock = threading.Lock()
+
+    def mark(self, name: str, ids: Any) -> None:
+        """Notes that rows change; raises as the tracker does, and `MissingKeyError` for a table that isn't there."""
+        found = self._trackers.get(name)
+        if found is not None:
+            found.mark(ids)
+            return
+        with self._lock:
+            if self._trackers and name not in self._trackers:
+                known = ", ".join(map(repr, sorted(self._trackers)[:10]))
+                raise MissingKeyError(f"no table {name!r} to track; the tables of the last checkpoint are {known}")
+            self._unseen.add(name)
+
+    def forget(self, name: str, keys: Any) -> None:
+        """Notes that keys are gone from a keyed table."""
+        found = self._trackers.get(name)
+        if isinstance(found, KeyTracker):
+            found.forget(keys)
+        elif found is not None:
+            raise MissingKeyError(f"table {name!r} is dense: its rows can't be deleted one by one")
+
+    def resize(self, name: str, rows: int) -> None:
+        """Notes that a dense table has so many rows now; those that it has grown by are marked."""
+        found = self._trackers.get(name)
+        if isinstance(found, RowTracker):
+            _resize(found, rows)
+        elif found is not None:
+            raise UsageError(f"table {name!r} is keyed: it has no number of rows; track new keys, forget old ones")
+
+    def meet(self, tables: Tables) -> None:
+        """Makes trackers for tables that are new, drops those of tables that are gone, lets others grow.
+
+        Raises `MissingKeyError` where something was marked of a table that isn't there.
+        """
+        with self._lock:
+            there = {name: table for name, table in tables.items() if table.data is not None}
+            if lost := self._unseen - set(there):
+                raise MissingKeyError(
+                    f"rows of table {min(lost)!r} were marked, and the checkpoint has no such table; "
+                    f"it has {', '.join(map(repr, sorted(there)[:10]))}"
+                )
+            self._unseen.clear()
+            for name, table in there.items():
+                self._meet(name, None if table.keyed else table.rows)
+            for name in set(self._trackers) - set(there):
+                del self._trackers[name]
+
+    def _meet(self, name: str, rows: int | None) -> None:
+        found = self._trackers.get(name)
+        if rows is None:
+            if not isinstance(found, KeyTracker):
+                self._trackers[name] = KeyTracker(name=name, keep_since_baseline=self._keep)
+        elif isinstance(found, RowTracker):
+            _resize(found, rows)
+        else:
+            self._trackers[name] = RowTracker(rows, name=name, keep_since_baseline=self._keep)
+
+    def take(self, *, since_baseline: bool) -> dict[str, Touched]:
+        """What was touched of each table: since the last checkpoint, or since the baseline. Marks start anew."""
+        found = {}
+        taken: list[RowTracker | KeyTracker] = []
+        try:
+            for name, tracker in self._trackers.items():
+                ids = tracker.take(since_baseline=since_baseline)
+                taken.append(tracker)
+                gone = tracker.take_deleted() if isinstance(tracker, KeyTracker) else np.empty(0, np.int64)
+                found[name] = Touched(ids, gone)
+        except BaseException:
+            for tracker in taken:
+                tracker.give_back()
+            raise
+        return found
+
+    def commit(self, *, baseline: bool) -> None:
+        """What was taken is durable."""
+        for tracker in self._trackers.values():
+            tracker.commit(baseline=baseline)
+
+    def give_back(self) -> None:
+        """What was taken isn't durable: it is marked again."""
+        for tracker in self._trackers.values():
+            tracker.give_back()
+
+    def restore(self, rows: Mapping[str, int | None], since_baseline: Mapping[str, Ids]) -> None:
+        """Nothing is marked; this was committed since the baseline. `rows` is None for a keyed table."""
+        with self._lock:
+            self._trackers.clear()
+            self._unseen.clear()
+            for name, count in rows.items():
+                self._meet(name, count)
+                since = since_baseline.get(name) if self._keep else None
+                self._trackers[name].restore(np.empty(0, np.int64) if since is None else since)
+
+    @property
+    def count(self) -> int:
+        """Rows that are marked now, of all tables."""
+        return sum(tracker.count for tracker in self._trackers.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(tracker.nbytes for tracker in self._trackers.values())
+
+
+def _resize(tracker: RowTracker, rows: int) -> None:
+    before = tracker.rows
+    tracker.resize(rows)
+    if rows > before:
+        tracker.mark(np.arange(before, rows, dtype=np.int64))

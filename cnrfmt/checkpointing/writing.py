@@ -1,0 +1,204 @@
+"""One checkpoint on its way from a snapshot to a version: written by one process, or by many together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cnrfmt.checkpointing.agreement import agree, check_quantize
+from cnrfmt.checkpointing.contents import check_same_tables
+from cnrfmt.checkpointing.coordinator import Coordinator
+from cnrfmt.checkpointing.lineage import Lineage
+from cnrfmt.checkpointing.policies import Decision
+from cnrfmt.checkpointing.ranks import commit_together
+from cnrfmt.checkpointing.request import Request
+from cnrfmt.checkpointing.retention import Keep, kept
+from cnrfmt.checkpointing.shards import ShardPlan
+from cnrfmt.checkpointing.snapshot import Snapshot
+from cnrfmt.checkpointing.together import PLAN, together
+from cnrfmt.commits import Attempt, attempt
+from cnrfmt.commits import Keep as KeepVersions
+from cnrfmt.encodings.quantize import Choices
+from cnrfmt.errors import ConflictError, UsageError
+from cnrfmt.format import strict_json
+from cnrfmt.format.manifest import Manifest, Retained
+from cnrfmt.format.schema import TableSchema
+from cnrfmt.plan import Plan
+from cnrfmt.run_record import CheckpointRecord, RunRecord, metadata_with, record_of
+from cnrfmt.storage.fs import Fs
+
+
+@dataclass(frozen=True)
+class Work:
+    """A checkpoint that was begun: what was asked for, what is written, and what is said of it.
+
+    `kind` tells on what it is put, `bits` are those of most weights; `policy` and `expected_restores` are for the
+    record.
+    """
+
+    asked: Request
+    kind: Decision
+    plan: Plan | ShardPlan
+    snapshot: Snapshot
+    quantize: Choices
+    bits: int
+    policy: str
+    expected_restores: float | None
+
+    @property
+    def rows(self) -> int:
+        """How many rows it writes, of all tables that are here."""
+        return sum(write.rows.count for write in self.plan.writes if write.rows is not None)
+
+    def record(self, manifest: Manifest, rows: int, *, wrote: bool) -> CheckpointRecord:
+        """What the commit says of it; `manifest` names its segments already, if it has some of its own."""
+        own = [entry for entry in manifest.chain if wrote and entry.to_state == manifest.state]
+        return CheckpointRecord(
+            manifest.version,
+            manifest.step,
+            manifest.created,
+            self.kind,
+            rows,
+            sum(entry.length for entry in own),
+            self.bits,
+            len(manifest.chain),
+            dict(self.asked.metrics),
+        )
+
+
+@dataclass(frozen=True)
+class Written:
+    """A version that is durable, and how long it took to write it and to commit it."""
+
+    manifest: Manifest
+    checkpoint: CheckpointRecord
+    write_seconds: float
+    commit_seconds: float
+
+
+@dataclass
+class _Draft:
+    """The manifest of a checkpoint: drafted on the head, completed when its segments are written."""
+
+    work: Work
+    lineage: Lineage
+    keep: Keep
+    record: RunRecord | None = None
+    wrote: bool = True
+    written: float = 0.0
+
+    def begin(self, one: Attempt, tables: tuple[TableSchema, ...], *, content: bool) -> Manifest:
+        work, lineage = self.work, self.lineage
+        lineage.check(one.head)
+        base = lineage.base_for(work.kind)
+        if base is None and work.kind != "baseline":
+            raise ConflictError(f"{lineage.path}: there is nothing that a delta could go on from")
+        self.record = record = lineage.record(one.head, work.policy, work.expected_restores, {})
+        version = 0 if one.head is None else one.head.version + 1
+        # Its own length isn't known yet, and no rule asks for it.
+        newest = CheckpointRecord(version, work.asked.step, "", work.kind, 0, 0, work.bits, 0, work.asked.metrics)
+        same = not content and base is not None
+        self.wrote = not same
+        keep = _keeper(self.keep, record, newest)
+        return one.next(base, same_state=same, step=work.asked.step, keep=keep, tables=tables)
+
+    def complete(self, manifest: Manifest, rows: int) -> Manifest:
+        self.written = time.perf_counter()
+        assert self.record is not None
+        work = self.work
+        more = replace(
+            self.record,
+            checkpoints=(*self.record.checkpoints, work.record(manifest, rows, wrote=self.wrote)),
+            tags={**self.record.tags, **dict.fromkeys(work.asked.tags, manifest.version)},
+        )
+        there = {retained.version for retained in manifest.versions} | {manifest.version}
+        return replace(manifest, metadata=metadata_with(work.asked.metadata, more.only(there)))
+
+    def committed(self, manifest: Manifest, began: float) -> Written:
+        record = record_of(manifest)
+        assert record is not None
+        found = record.checkpoint(manifest.version)
+        assert found is not None
+        now = time.perf_counter()
+        written = self.written or now
+        return Written(manifest, found, written - began, now - written)
+
+
+def commit_alone(work: Work, lineage: Lineage, keep: Keep, *, threads: int, fs: Fs | None) -> Written:
+    """Writes and commits a checkpoint of which this process has everything.
+
+    Raises what `append` raises; nothing was committed then, `CommitUnknownError` aside.
+    """
+    began, draft, plan = time.perf_counter(), _Draft(work, lineage, keep), work.plan
+    assert isinstance(plan, Plan)
+    with attempt(lineage.path, replace=work.kind == "baseline", fs=fs) as one:
+        base = lineage.base_for(work.kind)
+        dropped = base is not None and {t.table_id for t in base.tables} != {t.table_id for t in plan.tables}
+        content = base is None or bool(plan.writes) or work.asked.dense is not None or dropped
+        manifest = draft.begin(one, plan.tables, content=content)
+        if content:
+            manifest = one.write(manifest, work.snapshot.writes, work.asked.dense, threads=threads)
+        manifest = one.commit(draft.complete(manifest, work.rows))
+    return draft.committed(manifest, began)
+
+
+def commit_with_others(
+    work: Work, lineage: Lineage, keep: Keep, coordinator: Coordinator, *, threads: int, fs: Fs | None
+) -> Written:
+    """Writes this rank's part of a checkpoint and commits it with the others; every rank calls it.
+
+    Raises what `commit_together` raises, and `UsageError` where the ranks don't save the same checkpoint.
+    """
+    began, draft, plan = time.perf_counter(), _Draft(work, lineage, keep), work.plan
+    assert isinstance(plan, ShardPlan)
+    base = lineage.base_for(work.kind)
+    schema = None if base is None else base.tables
+    told = together(coordinator, PLAN, lambda: _said(work, plan.description))
+    descriptions = _same_checkpoint(told, schema or ())
+    agreement = agree(descriptions, schema)
+    check_quantize(work.quantize, schema or (), agreement.tables)
+    writes = ShardPlan(tuple(work.snapshot.writes), plan.description).agreed(agreement.tables)
+    content = schema is None or agreement.content or work.asked.dense is not None
+    manifest = commit_together(
+        coordinator,
+        lineage.path,
+        draft=lambda one: draft.begin(one, agreement.tables, content=content),
+        writes=writes,
+        dense=work.asked.dense,
+        note=str(work.rows).encode(),
+        complete=lambda manifest, notes: draft.complete(manifest, sum(int(note) for note in notes)),
+        threads=threads,
+        fs=fs,
+    )
+    return draft.committed(manifest, began)
+
+
+def _said(work: Work, description: bytes) -> bytes:
+    names = list(work.asked.tables)
+    return strict_json.dump({"step": work.asked.step, "kind": work.kind, "tables": names, "plan": description.decode()})
+
+
+def _same_checkpoint(told: Sequence[bytes], schema: tuple[TableSchema, ...]) -> list[bytes]:
+    """The descriptions of all ranks, which are of one checkpoint; raises `UsageError` on all alike."""
+    said = [strict_json.parse(data, f"rank {rank}") for rank, data in enumerate(told)]
+    for rank, one in enumerate(said):
+        for what in ("step", "kind"):
+            if one[what] != said[0][what]:
+                raise UsageError(
+                    f"the ranks save different checkpoints: {what} is {said[0][what]!r} on rank 0 and {one[what]!r} on "
+                    f"rank {rank}; call save with the same step, policy and kind on all, as often as on the others"
+                )
+    check_same_tables({name for one in said for name in one["tables"]}, schema)
+    return [one["plan"].encode() for one in said]
+
+
+def _keeper(keep: Keep, record: RunRecord, newest: CheckpointRecord) -> KeepVersions:
+    """Which versions stay readable beside a new one."""
+
+    def choose(versions: tuple[Retained, ...]) -> tuple[Retained, ...]:
+        there = {v.version for v in versions}
+        wanted = kept(keep, (*record.checkpoints, newest), record.tags, newest.version, there | {newest.version})
+        return tuple(v for v in versions if v.version in wanted)
+
+    return choose

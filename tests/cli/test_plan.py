@@ -1,0 +1,149 @@
+"""`plan`: what checkpoints will cost, for tables that are there and for tables that aren't yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import cnrfmt
+from cnrfmt.checkpointing import rates
+from cnrfmt.sizes import commit_sizes
+from tests.cli.support import Command
+
+GIVEN = ("--rate", "encode=2000", "--rate", "gather=1000", "--rate", "write=500")
+
+
+def lines_of(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_a_plan_for_tables_that_are_not_there_yet(cnr: Command) -> None:
+    words = ["--table", "user:100000x64:accumulator", "--table", "item:3000x16", "--touched", "26%"]
+    found = cnr("plan", *words, "--expected-restores", 3, "--dense-bytes", 5000, *GIVEN)
+    assert (found.code, found.err) == (0, "")
+    lines = lines_of(found.out)
+    assert lines[0] == "intermittent, 12 checkpoints"
+    assert lines[1] == "KIND ROWS WEIGHTS OPTIMIZER IDS REST ALL KEPT RESTORE STALL WRITE"
+    assert "".join(line.split()[1][0] for line in lines[2:14]) == "bsssssssbsss"
+    # 28 bytes a row at 3 bits, 1.5 an accumulator; 260 bytes a row in memory.
+    assert lines[2].startswith("0 baseline 103,000 2.83 MB 150 kB 0 B ")
+    assert lines[2].split(" kB ")[-1].endswith("ms")
+    assert "bits: 3 for 3 restores expected; 1 version kept readable, in a directory" in lines
+    assert any(line.startswith("rates of all threads on this machine: encode 2,000 MB/s (given), ") for line in lines)
+    assert any(line.startswith("0.26 of the rows in an interval, Zipf's law with exponent 1.05") for line in lines)
+    assert any(line.startswith("written on average") for line in lines)
+    assert not any(line.startswith("too slow") for line in lines)
+
+
+def test_the_tables_of_a_container(original: Path, cnr: Command) -> None:
+    found = cnr("plan", original, "--touched", 0.5, "--quantize", "word=8", "--policy", "full", "--json", *GIVEN).json
+    assert found["policy"] == "full"
+    assert len(found["checkpoints"]) == 12
+    assert found["measured"] == []
+    assert found["rates"] == {"encode": 2e9, "gather": 1e9, "write": 5e8}
+    first = found["checkpoints"][0]
+    real = commit_sizes(original, 0)
+    # One of the six visitors, of three numbers each, was deleted since. Rows that aren't finite are exact beside the
+    # others, which nobody can know beforehand.
+    assert first["bytes_by_part"]["weights"] == real["weights"] - 12
+    assert first["bytes_by_part"]["ids"] == pytest.approx(real["ids"], abs=80)
+    assert first["bytes_by_part"]["dense"] == pytest.approx(real["dense"], abs=64)
+    assert first["rows"] == 300 + 6 + 5 + 4 - 1
+    assert first["chain"] == 1
+    assert first["held_bytes"] == first["read_bytes"] == first["bytes"] == sum(first["bytes_by_part"].values())
+    assert found["average_bytes"] == first["bytes"]
+    assert found["peak_bytes"] == 2 * first["bytes"]
+
+
+def test_columns_and_kinds_of_tables(cnr: Command) -> None:
+    words = ["--table", "a:b:1_000x8:keyed:m=dim:v:bfloat16", "--lookups", 300, "--zipf", 0, "--bits", "raw"]
+    found = cnr("plan", *words, "--intervals", 2, "--json", *GIVEN).json
+    first, second = found["checkpoints"]
+    assert first["bytes_by_part"]["weights"] == 1000 * 16
+    assert first["bytes_by_part"]["optimizer"] == 1000 * (32 + 4)
+    assert 5000 < first["bytes_by_part"]["ids"] <= 8000
+    # Of 1,000 rows alike, 300 lookups leave this many alone.
+    assert second["rows"] == round(1000 * (1 - 0.999**300))
+    assert found["plain_bytes"] == 1000 * (16 + 36 + 8)
+    assert found["assumed"][0] == (
+        "300 lookups in an interval, all rows looked up alike; which rows are popular doesn't change"
+    )
+
+
+def test_rates_are_measured_unless_given(
+    original: Path, tmp_path: Path, cnr: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "_WRITE_SECONDS", 0.01)
+    before = set(original.parent.iterdir())
+    found = cnr("plan", original, "--touched", 0.1, "--rate", "write=7", "--json").json
+    assert found["measured"] == ["encode", "gather"]
+    assert found["rates"]["write"] == 7e6
+    found = cnr("plan", original, "--touched", 0.1, "--json", "--threads", 1).json
+    assert found["measured"] == ["encode", "gather", "write"]
+    assert min(found["rates"].values()) > 0
+    assert set(original.parent.iterdir()) == before
+    missing = cnr("plan", "--table", "a:5x5", "--touched", 0.1, "--folder", tmp_path / "missing")
+    assert missing.code == 4
+    assert "missing" in missing.err
+
+
+def test_what_is_too_slow_is_said(cnr: Command) -> None:
+    slow = ["--rate", "encode=2000", "--rate", "gather=1000", "--rate", "write=0.001"]
+    words = ["--table", "user:10000x64", "--touched", 0.26, "--policy", "full", "--minutes", 1]
+    lines = lines_of(cnr("plan", *words, "--intervals", 30, *slow).out)
+    assert "too slow 30 checkpoints of 30 can't be written before the next one is due" in lines
+    assert "and 6 more (--json shows all)" in lines
+
+
+def test_bits_come_of_failures_too(cnr: Command) -> None:
+    words = ["plan", "--table", "user:100x4", "--touched", 0.1, *GIVEN]
+    found = cnr(*words, "--failure-rate", 0.05, "--run-hours", 100, "--json").json
+    assert found["assumed"][1].startswith("bits: 4 for 5 restores expected")
+    assert cnr(*words, "--json").json["assumed"][1].startswith("bits: raw, but for")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "PATH, or --table"),
+        ("x.cnr --table a:1x1 --touched 1", "PATH, or --table"),
+        ("--table a:1x1", "--touched or --lookups"),
+        ("--table a:1x1 --touched 1 --lookups 2", "--touched or --lookups"),
+        ("--table a:1x1 --touched most", "such as 0.26 or 26%"),
+        ("--table a:1x1 --touched 126%", "touched is a number from 0 to 1"),
+        ("--table a:1 --touched 1", "it takes NAME:ROWSxDIM"),
+        ("--table a:1x1:m:m --touched 1", "'m' is no column"),
+        ("--table a:1x1:m=3 --touched 1", "'m=3' is no column"),
+        ("--table a:1x1:weight --touched 1", "'weight' is no column"),
+        ("--table a:1x1 --table a:2x2 --touched 1", "table 'a' twice"),
+        ("--table a:1x0 --touched 1", "dim from 1"),
+        ("--table a:1x1 --touched 1 --bits 5", "2, 3, 4, 8 or raw"),
+        ("--table a:1x1 --touched 1 --bits 4 --expected-restores 3", "one of --bits"),
+        ("--table a:1x1 --touched 1 --run-hours 3", "go together"),
+        ("--table a:1x1 --touched 1 --policy best", "there are 'full'"),
+        ("--table a:1x1 --touched 1 --rate speed=3", "it takes encode, gather, write"),
+        ("--table a:1x1 --touched 1 --rate write=fast", "it takes encode, gather, write"),
+        ("--table a:1x1 --touched 1 --rate write=0", "above 0"),
+        ("--table a:1x1 --touched 1 --intervals 0", "intervals"),
+        ("--table a:1x1 --touched 1 --quantize b=4", "no table is named 'b'"),
+        ("--table a:0x1 --touched 1", "no rows in any table"),
+    ],
+)
+def test_wrong_calls(words: str, message: str, cnr: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rates_given = [] if "--rate" in words or "0x1" in words else GIVEN
+    found = cnr("plan", *words.split(), *rates_given)
+    assert (found.code, found.out) == (2, "")
+    assert message in found.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_says_what_a_save_takes(tmp_path: Path, cnr: Command, words: object) -> None:
+    import numpy as np
+
+    rows = np.tile(np.asarray(words), (20, 1))
+    cnrfmt.save(tmp_path / "run", {"word": rows}, quantize=cnrfmt.Quantize(4))
+    real = sum(commit_sizes(tmp_path / "run").values())
+    found = cnr("plan", tmp_path / "run", "--touched", 0.1, "--bits", 4, "--json", *GIVEN).json
+    assert found["checkpoints"][0]["bytes"] == pytest.approx(real, rel=0.03)
