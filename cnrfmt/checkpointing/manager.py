@@ -156,7 +156,7 @@ class CheckpointManager:
         self._worker = Worker("cnrfmt-checkpoint")
         self._saving = threading.RLock()
         self._current: tuple[Pending, Snapshot] | None = None
-        self._failure: tuple[Pending, BaseException] | None = None
+        self._failure: tuple[Pending | None, BaseException] | None = None
         self._closed = False
         self._process = os.getpid()
         endings.watch(self, sigterm=flush_on_sigterm)
@@ -324,7 +324,8 @@ class CheckpointManager:
         try:
             self._run.keep_house()
         except CnrError as error:
-            self._failure = pending, error
+            # The version is durable; what was asked for beside it can't be had.
+            self._failure = None, error
 
     def _tell(self, kind: EventKind, work: Work, **facts: Any) -> None:
         event = Event(kind, work.asked.step, checkpoint=work.kind, rows=work.rows, **facts)
@@ -334,7 +335,7 @@ class CheckpointManager:
         if self._failure is not None:
             (pending, error), self._failure = self._failure, None
             # Who has asked knows already.
-            if not pending.commit.was_asked:
+            if pending is None or not pending.commit.was_asked:
                 raise error
 
     def wait(self) -> None:

@@ -118,7 +118,7 @@ def plan_checkpoints(
     policy
         A name, a policy or a function, as the manager takes it.
     bits, quantize
-        The bits of the run (2, 3, 4 or 8; 32 for raw rows), and what goes before them for some tables.
+        The bits of the run (2 to 8; 32 for raw rows), and what goes before them for some tables.
     dense_bytes
         Of the dense state, which each checkpoint holds whole.
     intervals, interval_seconds

@@ -23,7 +23,7 @@ from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import ConflictError, UsageError
 from cnrfmt.format import strict_json
 from cnrfmt.format.manifest import Manifest, Retained
-from cnrfmt.format.schema import TableSchema
+from cnrfmt.format.schema import WEIGHT, TableSchema
 from cnrfmt.plan import Plan
 from cnrfmt.run_record import CheckpointRecord, RunRecord, metadata_with, record_of
 from cnrfmt.storage.fs import Fs
@@ -33,8 +33,7 @@ from cnrfmt.storage.fs import Fs
 class Work:
     """A checkpoint that was begun: what was asked for, what is written, and what is said of it.
 
-    `kind` tells on what it is put, `bits` are those of most weights; `policy` and `expected_restores` are for the
-    record.
+    `kind` tells on what it is put; `bits`, `policy` and `expected_restores` are for the record.
     """
 
     asked: Request
@@ -45,6 +44,17 @@ class Work:
     bits: int
     policy: str
     expected_restores: float | None
+
+    @property
+    def most_bits(self) -> int:
+        """The bits per value of most weights that it writes; `bits` where it writes none."""
+        found: dict[int, int] = {}
+        for write in self.plan.writes:
+            for column in write.columns:
+                if column.column.name == WEIGHT and write.rows is not None:
+                    bits = getattr(column.recipe.layout, "bits", 8 * column.recipe.layout.row_bytes(1))
+                    found[bits] = found.get(bits, 0) + write.rows.count * write.schema.dim
+        return max(found, key=lambda bits: found[bits], default=self.bits)
 
     @property
     def rows(self) -> int:
@@ -61,7 +71,7 @@ class Work:
             self.kind,
             rows,
             sum(entry.length for entry in own),
-            self.bits,
+            self.most_bits,
             len(manifest.chain),
             dict(self.asked.metrics),
         )

@@ -14,8 +14,6 @@ MADE_BY = {"made_by": "cnrfmt demo"}
 """The user metadata of the demo's containers: what may be overwritten by the next demo."""
 RAW_BITS = 32
 PARTS = ("rows", "ids", "optimizer", "dense", "metadata")
-_MANAGED_BITS = (2, 3, 4, 8, RAW_BITS)
-"""What a manager takes as a number of bits; all else is a way to quantise."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,10 @@ class Store:
 
     def manager(self, on_event: Listener | None = None) -> cnrfmt.CheckpointManager:
         """A manager of the file; raises `UsageError` for settings that there aren't."""
-        options: dict[str, Any] = {"bits": self.bits}
-        if self.bits not in _MANAGED_BITS:
-            options = {"quantize": cnrfmt.Quantize(self.bits)}
+        options: dict[str, Any] = {}
         if self.threads is not None:
-            options |= {"threads": self.threads, "save_threads": self.threads}
-        return cnrfmt.CheckpointManager(self.path, policy=self.policy, on_event=on_event, **options)
+            options = {"threads": self.threads, "save_threads": self.threads}
+        return cnrfmt.CheckpointManager(self.path, policy=self.policy, bits=self.bits, on_event=on_event, **options)
 
 
 def written(path: Path, version: int) -> dict[str, dict[str, int]]:

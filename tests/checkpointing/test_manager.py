@@ -499,3 +499,74 @@ def test_a_closed_manager_and_a_forked_one_save_nothing(path: Path) -> None:
     m.close()
     with pytest.raises(UsageError, match="was closed"):
         m.save(1, trainer.tables())
+
+
+@pytest.mark.parametrize("where", ["memory", "container"])
+@pytest.mark.parametrize("policy", ["consecutive", "intermittent"])
+def test_stored_values_are_what_a_reader_decodes(tmp_path: Path, policy: str, where: Any) -> None:
+    path, random = tmp_path / "run", np.random.default_rng(0)
+    table, counts = random.normal(0, 1, (200, 16)).astype(np.float32), np.ones(200, np.float32)
+    tables = {"t": cnrfmt.TableData(table, columns={"n": counts})}
+    with pytest.raises(UsageError, match="weren't asked for"), manager(tmp_path / "other") as m:
+        m.stored_values  # noqa: B018 - it raises
+    for _ in range(2):
+        with manager(path, policy, bits=4, stored_values=where, keep=1, grace=0) as m:
+            m.restore(into=tables)
+            for step in range(4):
+                ids = random.integers(0, 200, 20)
+                table[ids] += random.normal(0, 0.1, (20, 16)).astype(np.float32)
+                m.track("t", ids)
+                m.save(step, tables).wait()
+                m.wait()
+                with cnrfmt.open(path) as ck:
+                    for column in ("weight", "n"):
+                        expected = ck["t"].read(column=column)
+                        found = m.stored_values.read("t", np.arange(200), column)
+                        assert found.tobytes() == expected.tobytes()
+            assert m.stored_values.nbytes <= 200 * 17 * 4 * 4
+
+
+def test_stored_values_keep_to_their_bound(tmp_path: Path) -> None:
+    table = np.zeros((1000, 16), np.float32)
+    with manager(tmp_path / "run", stored_values="memory", stored_bytes=1000) as m:
+        assert m.save(0, {"t": table}).wait() == 0
+        with pytest.raises(cnrfmt.TooLargeError, match="max_bytes allows 1000"):
+            m.wait()
+    with cnrfmt.open(tmp_path / "run") as ck:
+        assert ck.version == 0
+
+
+def test_a_column_that_is_new_or_lost(tmp_path: Path) -> None:
+    for policy in POLICIES:
+        path, trainer = tmp_path / policy, Trainer()
+        with manager(path, policy) as m:
+            m.save(0, trainer.tables()).wait()
+            trainer.train(m)
+            without = {**trainer.tables(), "user": trainer.user}
+            if policy != "full":
+                with pytest.raises(UsageError, match="column 'state' was in the checkpoint before this one"):
+                    m.save(1, without)
+            more = np.arange(40, dtype=np.float32)
+            with_more = cnrfmt.TableData(trainer.user, columns={"state": trainer.user_state, "more": more})
+            version = m.save(1, {**trainer.tables(), "user": with_more}).wait()
+            assert version is not None
+            with cnrfmt.open(path) as ck:
+                assert ck["user"].read(column="more").tolist() == more.tolist()
+            m.save(2, without, kind="baseline").wait()
+            with cnrfmt.open(path) as ck:
+                assert ck["user"].columns == ("weight",)
+        sound(path)
+
+
+def test_a_delta_in_which_nothing_changed_writes_no_segment(tmp_path: Path) -> None:
+    path, trainer = tmp_path / "run", Trainer()
+    with manager(path) as m:
+        m.save(0, trainer.tables()).wait()
+        m.save(1, trainer.tables()).wait()
+        with cnrfmt.open(path) as ck:
+            record = record_of(ck.manifest)
+            assert record is not None
+            assert len(ck.manifest.chain) == 1
+            assert [(c.kind, c.rows, c.step) for c in record.checkpoints][1] == ("delta", 0, 1)
+            assert record.checkpoints[1].nbytes == 0
+        check(path, 1, trainer.copy())

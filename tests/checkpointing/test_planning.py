@@ -276,7 +276,7 @@ def test_more_versions_take_more_storage() -> None:
         ({"interval_seconds": 0}, "takes more than no time"),
         ({"interval_seconds": math.nan}, "takes more than no time"),
         ({"shapes": [table_shape("a", 1, 1)] * 2}, "table 'a' twice"),
-        ({"bits": 5}, "bits by restores"),
+        ({"bits": 9}, "bits are 2 to 8"),
         ({"policy": "most"}, "policy"),
         ({"quantize": {"nobody": None}}, "no table is named 'nobody'"),
     ],
