@@ -13,7 +13,7 @@ from cnrfmt.checkpointing.contents import Touched
 from cnrfmt.checkpointing.coordinator import Coordinator
 from cnrfmt.checkpointing.housekeeping import keep_house
 from cnrfmt.checkpointing.lineage import Lineage, baseline_of, check_may_begin, new_run, open_version, since_baseline
-from cnrfmt.checkpointing.policies import Decision, History
+from cnrfmt.checkpointing.policies import Consecutive, Decision, Full, History, Intermittent, OneShot
 from cnrfmt.checkpointing.request import Request
 from cnrfmt.checkpointing.restoring import Restored, restore_version
 from cnrfmt.checkpointing.settings import Settings
@@ -127,8 +127,7 @@ class Checkpointer:
                 f"policy {policy.name!r} doesn't remember what changed since the baseline; "
                 "kind='since-baseline' needs one-shot or intermittent"
             )
-        rows = contents.count_rows(asked.tables)
-        found = asked.kind or policy.decide(History(lineage.checkpoints, rows, self.trackers.count))
+        found = asked.kind or policy.decide(self._history(asked))
         if found == "baseline":
             return found
         known = lineage.base.tables
@@ -144,6 +143,20 @@ class Checkpointer:
         chain = lineage.checkpoints[-1].chain if lineage.checkpoints else len(lineage.base.chain)
         ranks = 1 if self.coordinator is None else self.coordinator.world_size
         return "baseline" if found == "delta" and chain + ranks > limits.MAX_CHAIN else found
+
+    def _history(self, asked: Request) -> History:
+        """What a policy may decide by. Rows are counted for a caller's own alone: those with names don't ask."""
+        past = self.lineage.checkpoints
+        if isinstance(self.settings.policy, Full | OneShot | Consecutive | Intermittent):
+            return History(past)
+        written = next((c for c in reversed(past) if c.rows), None)
+        return History(
+            past,
+            contents.count_rows(asked.tables),
+            self.trackers.count,
+            self.trackers.count_since_baseline,
+            0.0 if written is None else written.nbytes / written.rows,
+        )
 
     def commit(self, work: Work) -> Written:
         """Makes a checkpoint durable. Where that fails its marks are given back, and what was raised is raised."""

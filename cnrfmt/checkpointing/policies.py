@@ -49,7 +49,7 @@ class History:
     rows_since_baseline
         Rows that changed since the newest baseline, `rows_marked` among them; of this rank alone as well.
     row_bytes
-        Bytes that a row of the tables takes on average, as it would be stored.
+        Bytes that a row took on average in the newest checkpoint that had some; 0 where there is none.
     """
 
     checkpoints: tuple[CheckpointRecord, ...] = ()

@@ -81,6 +81,12 @@ class Tracker(ABC, Generic[M]):
         return self._marked.count()
 
     @property
+    def count_since_baseline(self) -> int:
+        """Rows that are marked now or were committed since the baseline; counted by listing them."""
+        with self._states, self._lock:
+            return len(self._marked.ids(self._since))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that all marks take now."""
         sets = (self._marked, self._taken, self._since)

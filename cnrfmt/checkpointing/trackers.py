@@ -124,6 +124,11 @@ class Trackers:
         return sum(tracker.count for tracker in self._trackers.values())
 
     @property
+    def count_since_baseline(self) -> int:
+        """Rows that are marked now or were committed since the baseline, of all tables."""
+        return sum(tracker.count_since_baseline for tracker in self._trackers.values())
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory."""
         return sum(tracker.nbytes for tracker in self._trackers.values())

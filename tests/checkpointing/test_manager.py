@@ -570,3 +570,30 @@ def test_a_delta_in_which_nothing_changed_writes_no_segment(tmp_path: Path) -> N
             assert [(c.kind, c.rows, c.step) for c in record.checkpoints][1] == ("delta", 0, 1)
             assert record.checkpoints[1].nbytes == 0
         check(path, 1, trainer.copy())
+
+
+def test_a_policy_of_ones_own(path: Path) -> None:
+    seen: list[cnrfmt.History] = []
+
+    def half(history: cnrfmt.History) -> str:
+        seen.append(history)
+        return "baseline" if 2 * history.rows_since_baseline > history.rows_total else "since-baseline"
+
+    trainer = Trainer()
+    with manager(path, half) as m:
+        for step in range(6):
+            trainer.train(m, 0.2)
+            version = m.save(step, trainer.tables()).wait()
+            assert version is not None
+            check(path, version, trainer.copy())
+        with cnrfmt.open(path) as ck:
+            record = record_of(ck.manifest)
+    assert record is not None
+    assert record.policy == "half"
+    assert [h.rows_total for h in seen] == [124] * 5
+    assert all(0 < h.rows_marked <= h.rows_since_baseline for h in seen)
+    assert all(h.row_bytes > 0 for h in seen)
+    kinds = [c.kind for c in record.checkpoints]
+    expected = ["baseline" if 2 * h.rows_since_baseline > h.rows_total else "since-baseline" for h in seen]
+    assert kinds == ["baseline", *expected][-len(kinds) :]
+    assert "baseline" in expected
