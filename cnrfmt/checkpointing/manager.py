@@ -261,8 +261,7 @@ class CheckpointManager:
             self._current = pending, work.snapshot
             self._worker.submit(lambda: self._finish(pending, work))
             try:
-                work.snapshot.start()
-                work.snapshot.wait()
+                work.snapshot.take()
             except BaseException as error:
                 # The background, which waits for rows, gives the marks back.
                 work.snapshot.cancel(error)
@@ -310,7 +309,6 @@ class CheckpointManager:
             self._tell("replaced" if replaced else "failed", work, error=error)
             pending.commit.set_exception(error)
             return
-        pending.commit.set_result(written.manifest.version)
         # Small checkpoints are durable before `save` has come to say that they were begun.
         wait([pending.snapshot])
         self._tell(
@@ -321,6 +319,7 @@ class CheckpointManager:
             write_seconds=written.write_seconds,
             commit_seconds=written.commit_seconds,
         )
+        pending.commit.set_result(written.manifest.version)
         try:
             self._run.keep_house()
         except CnrError as error:

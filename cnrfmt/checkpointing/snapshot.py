@@ -110,11 +110,19 @@ class Snapshot:
         rows = None if write.rows is None else replace(write.rows, order=None)
         return replace(write, rows=rows, columns=tuple(columns))
 
+    def take(self) -> None:
+        """Encodes, on this thread too, and returns as `wait` does: one thread less has to come to life for it."""
+        self._begin(beside=1)
+        _work(self._queue)
+        self.wait()
+
     def start(self) -> None:
         """Begins to encode. The arrays have to stay as they are until `wait` returns."""
-        count = self._queue.begin()
+        self._begin(beside=0)
+
+    def _begin(self, *, beside: int) -> None:
         # An interpreter that ends doesn't wait for a snapshot that nobody writes.
-        for _ in range(min(self._threads, count)):
+        for _ in range(min(self._threads, self._queue.begin()) - beside):
             threading.Thread(target=_work, args=(self._queue,), name="cnrfmt-snapshot", daemon=True).start()
 
     def wait(self) -> None:

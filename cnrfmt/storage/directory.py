@@ -66,9 +66,13 @@ def read_manifest_file(fs: Fs, path: str, version: int) -> bytes:
     """The bytes of a version's manifest; raises `StorageError` with ENOENT if it isn't there."""
     place = manifest_place(path, version)
     file = _open_regular(fs, os.path.join(path, MANIFESTS, manifest_name(version)), place)
-    size = file.size
-    check_manifest_length(size, place)
-    return file.read(0, size)
+    try:
+        size = file.size
+        check_manifest_length(size, place)
+        return file.read(0, size)
+    finally:
+        # Who keeps an error, as a future does, mustn't keep the file open with it.
+        file.close()
 
 
 def read_newest(fs: Fs, path: str) -> tuple[int, bytes] | None:

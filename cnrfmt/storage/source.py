@@ -31,9 +31,14 @@ class OpenFile:
         self._mapping = threading.Lock()
 
     def __del__(self) -> None:
-        if self._handle is not None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes it now; right only where nobody else has it."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
             with suppress(StorageError):
-                self.fs.close(self._handle)
+                self.fs.close(handle)
 
     @property
     def handle(self) -> int:

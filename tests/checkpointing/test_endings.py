@@ -37,12 +37,12 @@ if how == "within":
     # The signal comes while the main thread is in the middle of a save.
     start = threading.Event()
     from cnrfmt.checkpointing import manager as module
-    real = module.Snapshot.wait
-    def wait(self):
+    real = module.Snapshot.take
+    def take(self):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.05)
         return real(self)
-    module.Snapshot.wait = wait
+    module.Snapshot.take = take
 manager.save(1, {"t": table})
 if how == "exit":
     sys.exit(5)
