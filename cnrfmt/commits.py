@@ -103,14 +103,12 @@ class Attempt:
         """What a single file retains that is put in another's place: nothing; refused where a version has a tag."""
         head = self.head
         record = None if head is None else record_of(head)
-        if head is not None and record is not None:
-            there = {head.version, *(r.version for r in head.versions)}
-            for name, version in record.tags.items():
-                if version in there:
-                    raise UsageError(
-                        f"{self.tx.path}: version {version} has the tag {name!r}, and a single file that is written "
-                        "anew keeps no earlier version; untag it first, or use a directory"
-                    )
+        if record is not None and record.tags:
+            name, version = next(iter(record.tags.items()))
+            raise UsageError(
+                f"{self.tx.path}: version {version} has the tag {name!r}, and a single file that is written anew keeps "
+                "no earlier version; untag it first, or use a directory"
+            )
         return ()
 
     def write(

@@ -16,7 +16,7 @@ from cnrfmt.checkpointing.lineage import Lineage, baseline_of, check_may_begin, 
 from cnrfmt.checkpointing.policies import Consecutive, Decision, Full, History, Intermittent, OneShot
 from cnrfmt.checkpointing.request import Request
 from cnrfmt.checkpointing.restoring import Restored, restore_version
-from cnrfmt.checkpointing.settings import Settings
+from cnrfmt.checkpointing.settings import Settings, is_directory
 from cnrfmt.checkpointing.shards import Shard, ShardPlan, plan_shards
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.stored_values import FromContainer, InMemory, StoredValues
@@ -86,6 +86,8 @@ class Checkpointer:
     def plan(self, asked: Request) -> Work:
         """What a checkpoint writes, its rows still in the live tables. Marks are taken at the end, or not at all."""
         settings, lineage, tables = self.settings, self.lineage, asked.tables
+        if asked.tags and not is_directory(self.path):
+            raise UsageError(f"{self.path}: a single file that is written anew keeps no version; tags need a directory")
         if lineage.base is not None and self.coordinator is None:
             contents.check_same_tables(set(tables), lineage.base.tables)
         bits = settings.bits_now(lineage.restores)

@@ -262,16 +262,18 @@ class CheckpointManager:
             self._worker.submit(lambda: self._finish(pending, work))
             try:
                 work.snapshot.take()
+                ended = time.perf_counter()
+                self._tell("snapshot", work, stall_seconds=ended - began, encode_seconds=ended - encoding)
             except BaseException as error:
                 # The background, which waits for rows, gives the marks back.
                 work.snapshot.cancel(error)
+                pending.snapshot.set_result(None)
                 wait([pending.commit])
                 if not pending.failed_behind:
                     self._failure = None
                     raise
-            ended = time.perf_counter()
-            self._tell("snapshot", work, stall_seconds=ended - began, encode_seconds=ended - encoding)
-            pending.snapshot.set_result(None)
+            else:
+                pending.snapshot.set_result(None)
         return pending
 
     def _tell_ranks(self, error: BaseException) -> None:

@@ -101,8 +101,7 @@ def settings(
         bits_for(expected)
         if bits is not None:
             raise UsageError("give bits, or the number of restores that they follow from; not both")
-    single = path.endswith(SUFFIX) if not os.path.lexists(path) else not os.path.isdir(path)
-    if keep is not None and single:
+    if keep is not None and not is_directory(path):
         raise UsageError(
             f"{path}: versions of a single file go when it is written anew, with each baseline; keep= needs a directory"
         )
@@ -129,13 +128,18 @@ def settings(
     )
 
 
+def is_directory(path: str) -> bool:
+    """Whether the container there is a directory, or would be."""
+    return os.path.isdir(path) if os.path.lexists(path) else not path.endswith(SUFFIX)
+
+
 def check_for_ranks(found: Settings, path: str) -> None:
     """That several ranks may write with these settings; raises `UsageError`."""
     if found.when_busy != "wait":
         raise UsageError('with several ranks when_busy is "wait": what one of them skips, the others would wait for')
     if found.stored_values is not None:
         raise UsageError("stored_values: with several ranks, no rank has the rows of all; leave it out")
-    if path.endswith(SUFFIX):
+    if not is_directory(path):
         raise UsageError(f"{path}: a single file has one writer; give several ranks a directory")
 
 

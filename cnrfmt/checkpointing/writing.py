@@ -17,7 +17,7 @@ from cnrfmt.checkpointing.retention import Keep, kept
 from cnrfmt.checkpointing.shards import ShardPlan
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.together import PLAN, together
-from cnrfmt.commits import Attempt, attempt
+from cnrfmt.commits import Attempt, Prepared, attempt
 from cnrfmt.commits import Keep as KeepVersions
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import ConflictError, UsageError
@@ -145,10 +145,11 @@ def commit_alone(work: Work, lineage: Lineage, keep: Keep, *, threads: int, fs: 
     with attempt(lineage.path, replace=work.kind == "baseline", fs=fs) as one:
         base = lineage.base_for(work.kind)
         dropped = base is not None and {t.table_id for t in base.tables} != {t.table_id for t in plan.tables}
-        content = base is None or bool(plan.writes) or work.asked.dense is not None or dropped
+        dense = _dense(work, base)
+        content = base is None or bool(plan.writes) or dense is not None or dropped
         manifest = draft.begin(one, plan.tables, content=content)
         if content:
-            manifest = one.write(manifest, work.snapshot.writes, work.asked.dense, threads=threads)
+            manifest = one.write(manifest, work.snapshot.writes, dense, threads=threads)
         manifest = one.commit(draft.complete(manifest, work.rows))
     return draft.committed(manifest, began)
 
@@ -169,19 +170,28 @@ def commit_with_others(
     agreement = agree(descriptions, schema)
     check_quantize(work.quantize, schema or (), agreement.tables)
     writes = ShardPlan(tuple(work.snapshot.writes), plan.description).agreed(agreement.tables)
-    content = schema is None or agreement.content or work.asked.dense is not None
+    dense = _dense(work, base) if coordinator.rank == 0 else work.asked.dense
+    content = schema is None or agreement.content or dense is not None
     manifest = commit_together(
         coordinator,
         lineage.path,
         draft=lambda one: draft.begin(one, agreement.tables, content=content),
         writes=writes,
-        dense=work.asked.dense,
+        dense=dense,
         note=str(work.rows).encode(),
         complete=lambda manifest, notes: draft.complete(manifest, sum(int(note) for note in notes)),
         threads=threads,
         fs=fs,
     )
     return draft.committed(manifest, began)
+
+
+def _dense(work: Work, base: Manifest | None) -> Prepared | None:
+    """The dense state that is written; None where there is none and was none before."""
+    if work.asked.dense is None and base is not None and base.dense is not None:
+        # What isn't given isn't taken over: it would be of another moment than the rows.
+        return []
+    return work.asked.dense
 
 
 def _said(work: Work, description: bytes) -> bytes:

@@ -368,12 +368,15 @@ def test_what_a_checkpoint_holds(path: Path) -> None:
             reader={"file": 3, "offset": 99},
             random={"mine": generator},
             metrics={"loss": np.float32(0.5), "auc": float("nan")},
-            tags=["prod"],
+            tags=[] if path.suffix else ["prod"],
             metadata={"note": "x"},
         ).wait()
+        if path.suffix:
+            with pytest.raises(UsageError, match="tags need a directory"):
+                m.save(8, trainer.tables(), tags=["prod"])
     expected = generator.random(5).tolist(), np.random.random(3).tolist()  # noqa: NPY002 - the legacy state is meant
     with manager(path) as m:
-        restored = m.restore(tag="prod")
+        restored = m.restore(tag=None if path.suffix else "prod")
         assert restored is not None
     assert restored.step == 7
     assert list(restored.dense) == ["w"]
@@ -383,6 +386,22 @@ def test_what_a_checkpoint_holds(path: Path) -> None:
     again = np.random.default_rng(0)
     restored.set_random({"mine": again})
     assert (again.random(5).tolist(), np.random.random(3).tolist()) == expected  # noqa: NPY002
+
+
+@pytest.mark.parametrize("dense", [None, {}])
+def test_what_is_not_given_is_not_taken_over(path: Path, dense: Any) -> None:
+    trainer = Trainer()
+    with manager(path) as m:
+        m.save(0, trainer.tables(), dense={"w": np.ones(3)}, reader={"offset": 7}, metadata={"note": "x"}).wait()
+        for step in (1, 2):
+            m.save(step, trainer.tables(), dense=dense).wait()
+            with cnrfmt.open(path) as ck:
+                assert (ck.step, dict(ck.dense)) == (step, {})
+    with manager(path) as m:
+        restored = m.restore()
+        assert restored is not None
+        assert (restored.reader, restored.dense, restored.metadata) == (None, {}, {})
+    sound(path)
 
 
 def test_events_tell_what_happened(path: Path) -> None:
@@ -597,3 +616,30 @@ def test_a_policy_of_ones_own(path: Path) -> None:
     expected = ["baseline" if 2 * h.rows_since_baseline > h.rows_total else "since-baseline" for h in seen]
     assert kinds == ["baseline", *expected][-len(kinds) :]
     assert "baseline" in expected
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_within_a_save_leaves_the_manager_usable(
+    path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cnrfmt.checkpointing.snapshot import Snapshot
+
+    trainer, real = Trainer(), Snapshot.take
+
+    def interrupted(self: Snapshot) -> None:
+        if moment == "after":
+            real(self)
+        raise KeyboardInterrupt
+
+    with manager(path) as m:
+        m.save(0, trainer.tables()).wait()
+        trainer.train(m)
+        with monkeypatch.context() as patch:
+            patch.setattr(Snapshot, "take", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                m.save(1, trainer.tables())
+        trainer.train(m)
+        version = m.save(2, trainer.tables()).wait()
+        assert version is not None
+        check(path, version, trainer.copy())
+    sound(path)
