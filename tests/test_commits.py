@@ -21,6 +21,11 @@ def append(path: Path, n: int = 1, **options: Any) -> int:
     return cnrfmt.append(path, {"t": Rows([n % 4], TABLE[:1])}, **options)
 
 
+def tag_more(path: Path) -> None:
+    for n in range(3):
+        cnrfmt.tag(path, f"more{n}", append(path))
+
+
 def test_the_librarys_own_name_is_no_users(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with pytest.raises(UsageError, match=r"'cnrfmt\.run' is the library's own"):
@@ -78,8 +83,7 @@ def test_tagged_versions_stay_as_long_as_there_is_room(tmp_path: Path, monkeypat
         tagged, newest = ck.tags, ck.version
         assert set(tagged.values()) <= set(ck.versions)
     with pytest.raises(ChainTooLongError, match="3 versions have tags, as many as may be retained; untag some"):
-        for n in range(3):
-            cnrfmt.tag(path, f"more{n}", append(path))
+        tag_more(path)
     with cnrfmt.open(path) as ck:
         assert ck.version > newest
         assert {name: ck.tags[name] for name in tagged} == tagged
