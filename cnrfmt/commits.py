@@ -80,7 +80,8 @@ class Attempt:
     def retained(self, keep: Keep | None = None, pinned: frozenset[int] = frozenset()) -> tuple[Retained, ...]:
         """The versions that stay readable after the next commit: all, the head among them, unless `keep` has a say.
 
-        Those that are tagged by now, and those that are `pinned`, stay whatever it says.
+        Those that are tagged by now, and those that are `pinned`, stay whatever it says; so do all in a single file
+        that is appended to, whose bytes would be no version's (rule `file-gap`).
         """
         tx, head = self.tx, self.head
         if head is None:
@@ -90,7 +91,8 @@ class Attempt:
         if tx.kind == "file" and len(versions) > most:
             raise ChainTooLongError(f"{tx.path}: it holds {most} versions, as many as it may; save a new baseline")
         pinned |= _tagged(head.metadata)
-        chosen = {r.version for r in (versions if keep is None else keep(versions))} | pinned
+        kept = versions if keep is None or tx.kind == "file" else keep(versions)
+        chosen = {r.version for r in kept} | pinned
         versions = tuple(r for r in versions if r.version in chosen)
         # Of more than there may be, the oldest go.
         spare = [r.version for r in versions if r.version not in pinned]

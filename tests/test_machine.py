@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,8 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 import cnrfmt
+from cnrfmt.checkpointing import collect
+from cnrfmt.storage.directory_collect import Removal, Survey, plan
 from cnrfmt.storage.fs import PosixFs
 from cnrfmt.storage.single_file_commit import Appending
 from cnrfmt.testing import ContainerMachine, FolderDisk
@@ -29,10 +32,10 @@ SETTINGS = hypothesis.settings(
 )
 
 
-def run(machine: type[ContainerMachine], examples: int, steps: int) -> None:
+def run(machine: type[ContainerMachine], examples: int, steps: int, seed: int = SEED) -> None:
     """Runs a machine with the seed; its failure names the steps that led to it."""
     settings = hypothesis.settings(SETTINGS, max_examples=examples, stateful_step_count=steps)
-    run_state_machine_as_test(hypothesis.seed(SEED)(machine), settings=settings)
+    run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=settings)
 
 
 def test_any_sequence_with_losses_of_power() -> None:
@@ -114,6 +117,20 @@ def test_library_that_leaves_something_out(monkeypatch: pytest.MonkeyPatch, owne
     monkeypatch.setattr(owner, name, nothing)
     with pytest.raises((AssertionError, cnrfmt.CnrError)):
         run(Machine, 300, 30)
+
+
+def test_a_collection_that_takes_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Machine(ContainerMachine):
+        make_disk = RecordedDisk
+
+    def careless(found: Survey, now: int, grace: int) -> Removal:
+        spare = tuple(file for file in found.segments if file.segment not in (found.head.segments or ()))
+        return replace(plan(found, now, grace), segments=spare)
+
+    monkeypatch.setattr(collect, "plan", careless)
+    with pytest.raises((AssertionError, cnrfmt.CnrError)):
+        # One of those that come to it soon.
+        run(Machine, 300, 30, SEED + 2)
 
 
 def test_the_machine_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,8 @@ def keep_house(lineage: Lineage, settings: Settings, *, ranks: int, fs: Fs | Non
             _merge(lineage, settings, ranks, fs)
             _collect(lineage, settings, fs)
     except CnrError as error:
-        logging.getLogger("cnrfmt").warning("%s: keeping house failed: %s", lineage.path, error)
+        # Its words alone: who keeps the record of an error itself keeps the files open that it came from.
+        logging.getLogger("cnrfmt").warning("%s: keeping house failed: %s", lineage.path, str(error))
 
 
 def _merge(lineage: Lineage, settings: Settings, ranks: int, fs: Fs | None) -> None:

@@ -1,8 +1,8 @@
 """A hypothesis state machine over the public API, with crashes and reopenings as steps.
 
-`ContainerMachine` saves, appends, reads and refreshes, lets processes end and calls be refused in the midst of
-commits, cuts the power where its disk can do that, and compares with a plain model after each step. A subclass
-gives it another disk::
+`ContainerMachine` saves, appends, merges, tags, collects, checkpoints, reads and refreshes, lets processes end and
+calls be refused in the midst of all that, cuts the power where its disk can do that, and compares with a plain model
+after each step. A subclass gives it another disk::
 
     class Machine(ContainerMachine):
         make_disk = MyDisk
@@ -12,15 +12,12 @@ gives it another disk::
 
 from __future__ import annotations
 
-import copy
 import errno
 import os
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import Any, ClassVar, Protocol
 
@@ -28,17 +25,15 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cnrfmt.errors import CommitUnknownError, DamagedError, StorageError
+from cnrfmt.errors import CommitUnknownError, DamagedError, StorageError, VersionExpiredError
 from cnrfmt.reader import Checkpoint, load
 from cnrfmt.reader import open as open_checkpoint
 from cnrfmt.storage.fs import POSIX, Fs
-from cnrfmt.testing.chance import some_changes, some_dense, some_metadata, some_tables
 from cnrfmt.testing.checks import changed_rows, check_bits, check_rows, check_whole
+from cnrfmt.testing.commits import UPKEEP, Commit, Maker, Place, State, baseline, delta
 from cnrfmt.testing.misuse import MISUSES, refuse
-from cnrfmt.testing.model import Model
 from cnrfmt.testing.process import Killed, Process
 from cnrfmt.verification import verify
-from cnrfmt.writer import append, save
 
 _SEED = st.integers(0, (1 << 32) - 1)
 _CALL = st.integers(1, 40) | st.integers(-8, -1)
@@ -87,28 +82,6 @@ class FolderDisk:
         shutil.rmtree(self.folder)
 
 
-@dataclass
-class _State:
-    """What a container says: its versions, and what else each of them carries."""
-
-    model: Model = field(default_factory=Model)
-    others: dict[int, tuple[dict[str, Any], dict[str, Any], int]] = field(default_factory=dict)
-    """Dense state, metadata and step by version. No two commits are given one step, so it tells who they are."""
-
-    @property
-    def step(self) -> int | None:
-        return self.others[self.model.head][2] if self.model.versions else None
-
-
-@dataclass
-class _Commit:
-    """A commit to be made, and what the container says if it happens."""
-
-    call: Callable[..., int]
-    version: int
-    after: _State
-
-
 class ContainerMachine(RuleBasedStateMachine):
     """The machine. `make_disk` gives each run a disk of its own."""
 
@@ -119,7 +92,7 @@ class ContainerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.disk = type(self).make_disk()
-        self.state = _State()
+        self.state = State()
         # What a loss of power may leave: the last acknowledged state, and those of pending commits after it.
         self.possible = [self.state]
         self.steps = 0
@@ -148,13 +121,20 @@ class ContainerMachine(RuleBasedStateMachine):
     @rule(seed=_SEED)
     def save(self, seed: int) -> None:
         """A baseline."""
-        self._succeed(self._baseline(Random(seed)))
+        self._succeed(self._make(baseline, Random(seed)))
 
     @precondition(lambda self: self.state.model.versions)
     @rule(seed=_SEED)
     def append(self, seed: int) -> None:
         """A delta."""
-        self._succeed(self._delta(Random(seed)))
+        self._succeed(self._make(delta, Random(seed)))
+
+    @precondition(lambda self: self.state.model.versions)
+    @rule(seed=_SEED)
+    def keep_up(self, seed: int) -> None:
+        """A merge, a tag, a collection, or a checkpoint of a training run that goes on."""
+        random = Random(seed)
+        self._succeed(self._make(random.choice(UPKEEP), random))
 
     @rule(
         seed=_SEED, call=_CALL, torn=st.sampled_from([0.0, 0.3, 0.9, 1.0]), power=st.sampled_from([False, False, True])
@@ -168,10 +148,12 @@ class ContainerMachine(RuleBasedStateMachine):
         except Killed:
             process.end()
             self._settle(commit, "killed")
-            if power and self.disk.can_lose_power:
-                self._lose_power(Random(seed))
         else:
             self._acknowledged(commit, version)
+        if process.killed:
+            process.end()
+            if power and self.disk.can_lose_power:
+                self._lose_power(Random(seed))
         self._check_head()
 
     @rule(seed=_SEED, call=_CALL, code=_CODES, lasting=st.booleans())
@@ -190,7 +172,7 @@ class ContainerMachine(RuleBasedStateMachine):
         except CommitUnknownError:
             self._settle(commit, "unknown")
         except StorageError as error:
-            self._failed(error, code)
+            self._failed(commit, error, code)
         else:
             self._acknowledged(commit, version)
         # Refused or not, a commit that has ended holds nothing: there is no process to be ended for that.
@@ -223,11 +205,16 @@ class ContainerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.state.model.versions)
     @rule(seed=_SEED)
     def read(self, seed: int) -> None:
-        """The reader reads what it opened, whatever was committed since."""
+        """The reader reads what it opened, whatever was committed since, or is told that it was given up."""
         reader = self._open_reader() if self.reader is None else self.reader
         head = self.reading.model.versions[self.reading.model.head]
-        for name in reader:
-            check_rows(reader[name], head[name], Random(seed))
+        try:
+            for name in reader:
+                check_rows(reader[name], head[name], Random(seed))
+        except VersionExpiredError:
+            assert reader.version not in self.state.model.versions, f"version {reader.version} stays, and has expired"
+            self.outcomes["reads of a version that was given up"] += 1
+            return
         self.outcomes["reads of an older version" if self.reading is not self.state else "reads of the head"] += 1
 
     @precondition(lambda self: self.state.model.versions)
@@ -293,70 +280,58 @@ class ContainerMachine(RuleBasedStateMachine):
 
     # What the rules share.
 
-    def _any(self, random: Random) -> _Commit:
-        fresh = not self.state.model.versions or random.random() < 0.25
-        return self._baseline(random) if fresh else self._delta(random)
+    def _any(self, random: Random) -> Commit:
+        makers: list[Maker] = [baseline]
+        if self.state.model.versions:
+            makers = [baseline, delta, delta, *UPKEEP]
+        return self._make(random.choice(makers), random)
 
-    def _baseline(self, random: Random) -> _Commit:
-        return self._commit(random, save, some_tables(random))
-
-    def _delta(self, random: Random) -> _Commit:
-        return self._commit(random, append, some_changes(random, self.state.model.versions[self.state.model.head]))
-
-    def _commit(self, random: Random, function: Callable[..., int], given: dict[str, Any]) -> _Commit:
+    def _make(self, maker: Maker, random: Random) -> Commit:
         self.steps += 1
-        dense, metadata = some_dense(random), some_metadata(random)
-        state, after = self.state, _State()
-        after.model.versions, after.others = copy.copy(state.model.versions), copy.copy(state.others)
-        version = state.model.head + 1 if state.model.versions else 0
-        inherited: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-        if function is append:
-            after.model.append(version, given)
-            inherited = state.others[state.model.head][:2]
-        else:
-            if self.single:
-                # A single file is written anew with this version alone.
-                after.model.versions, after.others = {}, {}
-            after.model.save(version, given)
-        after.others[version] = (
-            inherited[0] if dense is None else dense,
-            inherited[1] if metadata is None else metadata,
-            self.steps,
-        )
-        options = {"dense": dense, "metadata": metadata, "step": self.steps, "threads": 1}
-        return _Commit(partial(function, self.path, given, **options), version, after)
+        return maker(Place(self.path, self.disk.fs, self.single), self.state, random, self.steps)
 
-    def _succeed(self, commit: _Commit) -> None:
-        self._acknowledged(commit, commit.call(fs=self.disk.fs))
+    def _succeed(self, commit: Commit) -> None:
+        version = commit.call(fs=self.disk.fs)
+        assert version == commit.version, f"committed as version {version}, expected {commit.version}"
+        self._acknowledged(commit, version)
         self._check_head()
 
-    def _acknowledged(self, commit: _Commit, version: int) -> None:
-        assert version == commit.version, f"committed as version {version}, expected {commit.version}"
-        self.state = commit.after
-        self.possible = [self.state]
+    def _acknowledged(self, commit: Commit, version: int | None) -> None:
+        if version is not None:
+            found = [state for state in commit.stages if state.model.head == version]
+            assert found, f"committed as version {version}, expected {commit.version}"
+            self.state = found[0]
+            self.possible = [self.state]
         self.outcomes["acknowledged"] += 1
+        if version != commit.version:
+            # What comes after a checkpoint may have been begun.
+            self._settle(commit, "kept for another time")
 
-    def _failed(self, error: StorageError, code: int) -> None:
+    def _failed(self, commit: Commit, error: StorageError, code: int) -> None:
         assert error.errno == code, f"expected the error {code} that was put in: {error}"
-        assert self._step_found() == self.state.step, f"refused, and committed all the same: {error}"
+        if commit.goes_on:
+            self._settle(commit, "refused")
+            return
+        assert self._who() == self.state.who, f"refused, and committed all the same: {error}"
         self.outcomes["refused"] += 1
 
-    def _settle(self, commit: _Commit, how: str) -> None:
+    def _settle(self, commit: Commit, how: str) -> None:
         """After a commit that wasn't acknowledged and may have happened: the head tells."""
-        step = self._step_found()
-        if step == commit.after.step:
-            self.state = commit.after
-            self.possible.append(self.state)
-        self.outcomes[f"{how}, {'pending' if step == commit.after.step else 'not begun'}"] += 1
-        assert step == self.state.step, f"the head has step {step}, expected {self.state.step} or {commit.after.step}"
+        who, before = self._who(), self.state
+        for stage in commit.stages:
+            if (stage.who or (-1,))[0] > (before.who or (-1,))[0] and who is not None and stage.model.head <= who[0]:
+                self.state = stage
+                self.possible.append(stage)
+        self.outcomes[f"{how}, {'not begun' if self.state is before else 'pending'}"] += 1
+        assert who == self.state.who, f"the head is {who}, expected {self.state.who} or what {commit.version} says"
 
     def _lose_power(self, random: Random) -> None:
         self._leave_reader()
         self.disk.lose_power(random)
-        step = self._step_found()
-        found = [state for state in self.possible if state.step == step]
-        expected = [state.step for state in self.possible]
-        assert found, f"after a loss of power the head has step {step}, expected one of {expected}"
+        who = self._who()
+        found = [state for state in self.possible if state.who == who]
+        expected = [state.who for state in self.possible]
+        assert found, f"after a loss of power the head is {who}, expected one of {expected}"
         if len(self.possible) == 1:
             self.outcomes["power lost, nothing pending"] += 1
         else:
@@ -364,11 +339,11 @@ class ContainerMachine(RuleBasedStateMachine):
         self.state = found[0]
         self.possible = found
 
-    def _step_found(self) -> int | None:
-        """The step of the head; None where no version was ever committed."""
+    def _who(self) -> tuple[int, int | None] | None:
+        """Version and step of the head; None where no version was ever committed."""
         try:
             with open_checkpoint(self.path, backend="pread", threads=1, fs=self.disk.fs) as ck:
-                return ck.step
+                return ck.version, ck.step
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -380,11 +355,12 @@ class ContainerMachine(RuleBasedStateMachine):
     def _check_head(self) -> None:
         """The container has just the versions that it should have, and the head is whole."""
         if not self.state.model.versions:
-            assert self._step_found() is None
+            assert self._who() is None
             return
         with open_checkpoint(self.path, backend="pread", threads=1, fs=self.disk.fs) as ck:
             expected = sorted(self.state.model.versions)
             assert list(ck.versions) == expected, f"versions {ck.versions}, expected {expected}"
+            assert ck.tags == self.state.tags, f"tags {ck.tags}, expected {self.state.tags}"
             self._check(ck, self.state, self.state.model.head)
 
     def _open_reader(self, backend: Any = "mmap", verified: Any = "touched") -> Checkpoint:
@@ -397,7 +373,7 @@ class ContainerMachine(RuleBasedStateMachine):
         assert self.reader is not None
         self._check(self.reader, self.reading, self.reading.model.head)
 
-    def _check(self, ck: Checkpoint, state: _State, version: int) -> None:
+    def _check(self, ck: Checkpoint, state: State, version: int) -> None:
         dense, metadata, step = state.others[version]
         assert (ck.version, ck.step, ck.metadata) == (version, step, metadata)
         assert set(ck.dense) == set(dense), f"dense {sorted(ck.dense)}, expected {sorted(dense)}"

@@ -388,6 +388,21 @@ def test_what_a_checkpoint_holds(path: Path) -> None:
     assert (again.random(5).tolist(), np.random.random(3).tolist()) == expected  # noqa: NPY002
 
 
+def test_a_single_file_gives_up_no_version_before_it_is_written_anew(tmp_path: Path) -> None:
+    """The bytes of a version that nobody names would be damage."""
+    path, trainer = tmp_path / "model.cnr", Trainer()
+    with manager(path) as m:
+        m.save(0, trainer.tables()).wait()
+        # Each is a version that repeats the one before it, and stands for it.
+        cnrfmt.tag(path, "prod")
+        cnrfmt.untag(path, "prod")
+        trainer.train(m)
+        m.save(1, trainer.tables(), kind="delta").wait()
+    with cnrfmt.open(path) as ck:
+        assert ck.versions == (0, 1, 2, 3)
+    sound(path)
+
+
 @pytest.mark.parametrize("dense", [None, {}])
 def test_what_is_not_given_is_not_taken_over(path: Path, dense: Any) -> None:
     trainer = Trainer()

@@ -28,7 +28,7 @@ from cnrfmt.storage.locks import WriterLock
 from cnrfmt.storage.single_file_commit import Appending, NewFile
 from tools.crash import tally
 from tools.crash.faults import FaultTrial, Workload, trials
-from tools.crash.faulty_fs import CALLS, FAULTS, SYNCING, FaultyFs
+from tools.crash.faulty_fs import CALLS, FAULTS, SYNCING, Fault, FaultyFs
 from tools.crash.operations import OPERATIONS, PATHS
 from tools.progress import Kept, code_digest
 
@@ -63,8 +63,8 @@ def test_sample_of_all_faults(every: list[FaultTrial]) -> None:
 
 def test_every_operation_and_every_fault_is_tried(every: list[FaultTrial]) -> None:
     works = {t.work for t in every}
-    for name in OPERATIONS:
-        assert {f"{name}, {kind}, {start}" for kind in PATHS for start in ("tidy", "interrupted")} <= works
+    for name, operation in OPERATIONS.items():
+        assert {f"{name}, {kind}, {start}" for kind in operation.kinds for start in ("tidy", "interrupted")} <= works
     assert {t.fault.name for t in every} == set(FAULTS)
     called = {call.kind for t in every for call in t.on.log}
     # Only what fails takes its new folders away again.
@@ -247,6 +247,40 @@ def test_a_rotten_slot_keeps_no_file_open(tmp_path: Path) -> None:
             assert container.head().version == 0
         del container
         assert not _descriptors(tmp_path)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_an_error_that_is_kept_keeps_no_manifest_open(tmp_path: Path, k: int) -> None:
+    """A manager's future keeps the error of its commit, whatever became of the checkpoint."""
+    path = tmp_path / PATHS["directory"]
+    cnrfmt.save(path, {"item": np.ones((4, 2), np.float32)})
+    fs = FaultyFs()
+    with _no_collection():
+        manager = cnrfmt.CheckpointManager(path, bits=32, flush_on_sigterm=False, fs=fs)
+        restored = manager.restore()
+        assert restored is not None
+        refuse = Fault("EIO", errno.EIO, frozenset({"stat_handle" if k == 1 else "pread_into"}))
+        fs.fault, fs.lasting = refuse, True
+        with pytest.raises(StorageError) as caught:
+            manager.save(1, restored.tables, kind="baseline").wait()
+        manager.close()
+        assert caught.value.errno == errno.EIO
+        assert not fs.handles
+        assert not _descriptors(tmp_path)
+
+
+def test_a_log_record_that_is_kept_keeps_no_file_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of what a manager couldn't do behind a checkpoint, its log tells and no error."""
+    work = Workload(tmp_path, tmp_path / "work", "directory", "checkpoint", "tidy", SEED)
+    last = sum(call.kind in FAULTS["EIO on writing"].calls for call in work.log)
+    with _no_collection():
+        for k in range(last - 8, last):
+            work.reset()
+            fs = FaultyFs(FAULTS["EIO on writing"], k, lasting=True, folder=str(work.folder))
+            assert work.attempt(fs).name == "returned"
+            assert not fs.handles
+            assert not _descriptors(tmp_path)
+    assert "keeping house failed" in caplog.text
 
 
 @pytest.mark.parametrize("threads", [1, 2])

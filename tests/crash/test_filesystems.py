@@ -20,7 +20,7 @@ from tests.crash.support import forbidden
 from tools.crash._disk_check import UnsyncedFs, bench
 from tools.crash._disk_mounts import loop_device, loops_under, mount, mounts_under, unmount, workplace
 from tools.crash._disk_states import Epoch, Image, State, Unit, epochs, prefixes, read_pages, subsets, tear, units
-from tools.crash._disk_workload import FILESYSTEMS, FileSystem, fresh, record, steps_from
+from tools.crash._disk_workload import FILESYSTEMS, FileSystem, Promise, fresh, record, steps_from
 from tools.crash.disk import Flush, Log, RecordedDisk, Write
 from tools.crash.filesystems import check_again, command, explore, keep_for
 
@@ -186,7 +186,7 @@ def test_the_kernel_forgets_one_image_before_it_sees_the_next() -> None:
             one.copy(place / "image")
             with one.device.open("rb") as device, (place / "image").open("rb") as image:
                 assert device.read() == image.read()
-            one.check_written(start.kind, start.model, None, seed)
+            one.check_written(Promise(start.kind, start.model), seed)
 
 
 # Mounts a file system on a recorded disk, and goes on when its input ends.

@@ -19,9 +19,18 @@ SEED = 11
 # A process of its own: one that has threads, as that of the tests may, can't be forked safely.
 ENGINE = """
 import sys
+from dataclasses import replace
 from tools.crash import kills
+from cnrfmt.checkpointing import collect
 from cnrfmt.storage import base, directory_commit, single_file, single_file_commit
-{plant}
+
+def warm_up(folder):
+    # What is planted is for the lives to find.
+    typical = kills.warm_up(folder)
+    exec({plant!r}, globals())
+    return typical
+
+kills.LIVES = replace(kills.LIVES, warm_up=warm_up)
 sys.exit(kills.main(sys.argv[1:]))
 """
 
@@ -48,6 +57,7 @@ def test_kills_lose_nothing(tmp_path: Path) -> None:
     assert counts["killed, pending"] > 0
     assert counts["killed, not begun to count"] > 0
     assert counts["rivals"] > 0
+    assert sum(count for name, count in counts.items() if name.startswith("killed in ")) > 0
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
@@ -60,8 +70,13 @@ def test_kills_lose_nothing(tmp_path: Path) -> None:
         "directory_commit.DirectoryTransaction._remove_leftovers = lambda self: None",
         "single_file_commit.Appending._repair = lambda self: None",
         "single_file.Slots.head = property(lambda slots: slots.found[1])",
+        "plan = collect.plan\n"
+        "def careless(found, now, grace):\n"
+        "    spare = tuple(f for f in found.segments if f.segment not in found.head.segments)\n"
+        "    return replace(plan(found, now, grace), segments=spare)\n"
+        "collect.plan = careless",
     ],
-    ids=["not committed", "leftovers of a file", "leftovers of a directory", "no repair", "slot B alone"],
+    ids=["not committed", "leftovers of a file", "leftovers of a directory", "no repair", "slot B alone", "careless"],
 )
 def test_planted_faults_are_found(tmp_path: Path, plant: str) -> None:
     status, result, output = run_kills(tmp_path, 60, plant, "--most-failures", "1")

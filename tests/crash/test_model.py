@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cnrfmt.checkpointing import collect
+from cnrfmt.storage.directory_collect import Removal, Survey
 from cnrfmt.storage.single_file_commit import Appending
+from cnrfmt.table import Table
 from tools.crash import _model_workloads, model
 from tools.crash._model_checks import Case, Outcome
-from tools.crash._model_workloads import Course, Workload, workloads
+from tools.crash._model_workloads import CRASH_AGAIN, RECOVER, TAKE_OVER, Course, Workload, workloads
 from tools.crash._probe import Once, ProbedFs
+from tools.crash._readers import Readers
 from tools.crash._repeatable import Chance, repeatable
-from tools.crash.model import Seen, Tally, Unit, examine, run
-from tools.crash.operations import PATHS
+from tools.crash.expected import Expected
+from tools.crash.model import Seen, Tally, Unit, all_workloads, examine, run
+from tools.crash.operations import OPERATIONS, PATHS, step
 from tools.crash.order import OrderError
-from tools.crash.recording import RecordingFs
+from tools.crash.recording import FOLDER, RecordingFs
 
 SEED = 20
-IMAGES, LIMIT = 100_000, 600
+IMAGES, LIMIT = 80_000, 500
 
 
 def test_every_crash_leaves_the_version_before_or_after_a_commit() -> None:
@@ -34,9 +42,60 @@ def test_every_crash_leaves_the_version_before_or_after_a_commit() -> None:
     assert tally.total("failed") == 0
     assert tally.total("images") >= IMAGES
     assert tally.total("reruns") > IMAGES // model.RERUN // 2
-    # All workloads came up, and far fewer checks ran than there are images.
-    assert tally.unit >= 2 * len(workloads(model.LENGTH))
+    # Every operation was crashed into, and far fewer checks ran than there are images.
+    others = {name for name, operation in OPERATIONS.items() if not operation.first}
+    assert {row.rpartition(", ")[2] for row in tally.counts} >= {*others, RECOVER, CRASH_AGAIN, TAKE_OVER}
     assert tally.total("checks") < tally.total("images")
+
+
+def test_a_run_of_some_length_tries_every_workload() -> None:
+    every = all_workloads(SEED, 3)
+    assert len(set(every)) == len(every) == sum(len(workloads(3, kind)) for kind in PATHS)
+    assert [Unit.of(SEED, n, 3, 9).workload for n in range(len(every))] == [workload for _, workload in every]
+    # In the next turn each meets the other size of sectors.
+    assert Unit.of(SEED, 0, 3, 9).sector != Unit.of(SEED, len(every), 3, 9).sector
+
+
+HISTORY = ("create", "append", "compact", "append", "collect")
+
+
+def readers_of(workload: Workload, seed: int, chance: Chance) -> int:
+    """Does all of it, readers looking on; gives how often they were told that their version is gone."""
+    fs, path, model, gone = RecordingFs(), f"{FOLDER}/run", Expected(), 0
+    for number, name in enumerate(workload):
+        chance.restart(seed, number)
+        doing = step(name, model, seed, "directory")
+        with Readers(fs, path, doing, seed) as readers:
+            doing.run(path, fs)
+        model, gone = doing.after, gone + readers.gone
+    return gone
+
+
+@pytest.mark.parametrize("last", ["collect", "checkpoint", "compact", "merge"])
+def test_readers_look_on_while_their_versions_are_given_up(last: str) -> None:
+    with repeatable() as chance:
+        gone = sum(readers_of((*HISTORY[:-1], last), seed, chance) for seed in range(3))
+    assert bool(gone) == (last in ("collect", "checkpoint"))
+
+
+def test_readers_tell_of_rows_that_are_not_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "read", lambda self, *args, **options: np.zeros(1))
+    with repeatable() as chance, pytest.raises(AssertionError, match=r"append, .*: a reader of version 0: Assertion"):
+        readers_of(("create", "append"), 0, chance)
+
+
+def test_readers_tell_of_a_version_that_should_have_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove_what_the_head_does_not_need(monkeypatch)
+
+    def read_until_found() -> None:
+        for seed in range(10):
+            readers_of(("create", "append", "replace", "append", "tag", "collect"), seed, chance)
+
+    with (
+        repeatable() as chance,
+        pytest.raises(AssertionError, match=r"collect, .*: a reader of version .*file-missing"),
+    ):
+        read_until_found()
 
 
 @pytest.mark.parametrize("kind", PATHS)
@@ -86,9 +145,9 @@ def test_a_failure_is_told_with_the_command_that_repeats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without("sync_directory", "file-renamed")(monkeypatch)
-    monkeypatch.setattr(_model_workloads, "check_order", lambda *args: None)
+    by_states_alone(monkeypatch)
     table = tmp_path / "table.json"
-    command = ["--seed", "3", "--states", "300", "--limit", "40", "--json", str(table)]
+    command = ["--seed", "3", "--states", "400", "--length", "2", "--limit", "40", "--json", str(table)]
     assert model.main(command) == 1
     found = json.loads(table.read_text())
     failure = found["failures"][0]
@@ -96,6 +155,17 @@ def test_a_failure_is_told_with_the_command_that_repeats_it(
     capsys.readouterr()
     assert model.main(failure["command"].split()[3:]) == 1
     assert json.dumps(failure["problem"]) in capsys.readouterr().out
+
+
+def without_readers(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks on."""
+    patch.setattr(_model_workloads, "Readers", lambda *args: nullcontext())
+
+
+def by_states_alone(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks on, and nobody looks at the order of the writes."""
+    without_readers(patch)
+    patch.setattr(_model_workloads, "check_order", lambda *args: None)
 
 
 # Planted faults. Each is a commit that leaves a step out, or takes it at the wrong time.
@@ -162,6 +232,17 @@ def removed_before_rename(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordingFs, "rename", rename)
 
 
+def remove_what_the_head_does_not_need(patch: pytest.MonkeyPatch) -> None:
+    """A collection that forgets what tagged versions need."""
+    original = collect.plan
+
+    def plan(found: Survey, now: int, grace: int) -> Removal:
+        spare = tuple(file for file in found.segments if file.segment not in (found.head.segments or ()))
+        return replace(original(found, now, grace), segments=spare)
+
+    patch.setattr(collect, "plan", plan)
+
+
 CREATE = ("create",)
 APPEND, REPLACE = ("create", "append"), ("create", "replace")
 PLANTED: dict[str, tuple[str, Workload, Plant]] = {
@@ -179,6 +260,11 @@ PLANTED: dict[str, tuple[str, Workload, Plant]] = {
     "the container's name isn't synced": ("directory", CREATE, without("sync_directory", "segment-published", 2)),
     "the manifest isn't synced": ("directory", APPEND, without("sync", "segments-synced")),
     "the manifest's name isn't synced": ("directory", APPEND, without("sync_directory", "manifest-published")),
+    "segments of a tagged version are removed": (
+        "directory",
+        (*REPLACE, "append", "tag", "collect"),
+        remove_what_the_head_does_not_need,
+    ),
     "the name of a head that is found isn't synced": (
         "directory",
         (*APPEND, "take-over"),
@@ -191,7 +277,7 @@ PLANTED: dict[str, tuple[str, Workload, Plant]] = {
 def test_states_show_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, workload, plant = PLANTED[name]
     plant(monkeypatch)
-    monkeypatch.setattr(_model_workloads, "check_order", lambda *args: None)
+    by_states_alone(monkeypatch)
     with repeatable() as chance:
         for seed in range(40):
             # Small sectors tear slots, too.
@@ -202,10 +288,17 @@ def test_states_show_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatch)
     pytest.fail(f"no state of {workload} showed that {name}")
 
 
-@pytest.mark.parametrize("name", PLANTED)
+# What no version needs may be left in any order; nothing hangs on it until a reader or a writer errs, too.
+OUT_OF_ORDER = PLANTED | {
+    "the removal of manifests isn't synced": ("directory", HISTORY, without("sync_directory", "manifests-removed")),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_ORDER)
 def test_the_order_checker_finds_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, workload, plant = PLANTED[name]
+    kind, workload, plant = OUT_OF_ORDER[name]
     plant(monkeypatch)
+    without_readers(monkeypatch)
 
     def commit_until_found() -> None:
         with repeatable() as chance:

@@ -15,12 +15,12 @@ import numpy as np
 import cnrfmt
 from cnrfmt import DamagedError, StorageError
 from cnrfmt.storage.fs import PosixFs
-from cnrfmt.testing import Model
 from tools import cnrcheck
 from tools.crash._disk_mounts import loop_device, mount, unmount
 from tools.crash._disk_states import Bytes, Image, read_pages
-from tools.crash._disk_workload import FileSystem
-from tools.crash.operations import PATHS, check_head, check_tables, step
+from tools.crash._disk_workload import FileSystem, Promise
+from tools.crash.expected import Expected, check_head, check_newest
+from tools.crash.operations import PATHS, step
 
 # What a crash may leave ("What a crash leaves" in the commit protocol), as the validators note it. `verify` sees what
 # lies beside a single file, too.
@@ -61,16 +61,14 @@ class Bench:
         self._target = place / "mounted"
         self._target.mkdir(exist_ok=True)
 
-    def check(
-        self, image: Image, pages: Bytes, kind: str, acknowledged: Model, pending: Model | None, seed: int
-    ) -> Model:
+    def check(self, image: Image, pages: Bytes, promise: Promise, seed: int) -> Expected:
         """Mounts an image and tries the container on it; gives what it says, before the append that is tried.
 
         Raises `AssertionError`, or what the library raised, if the container broke its promise, and `RefusedError`
         if the file system broke its own.
         """
         image.write(self._handle, pages)
-        return self.check_written(kind, acknowledged, pending, seed)
+        return self.check_written(promise, seed)
 
     def copy(self, path: Path) -> None:
         """Puts the image in a file on the bench."""
@@ -78,14 +76,14 @@ class Bench:
             size = os.fstat(file.fileno()).st_size
             Image(size, pages := read_pages(file.fileno()), []).write(self._handle, np.stack(list(pages.values())))
 
-    def check_written(self, kind: str, acknowledged: Model, pending: Model | None, seed: int) -> Model:
+    def check_written(self, promise: Promise, seed: int) -> Expected:
         """The same with the image that is there."""
         try:
             mount(self.device, self._target, self._filesystem.name)
         except OSError as error:
             raise RefusedError(f"mount: {error.strerror}") from error
         try:
-            return check_container(self._target / PATHS[kind], kind, acknowledged, pending, seed)
+            return check_container(self._target / PATHS[promise.kind], promise, seed)
         except BaseException as error:
             _let_go(error)
             if (refusal := _refusal(error)) is not None:
@@ -130,23 +128,26 @@ def _refusal(error: BaseException | None) -> OSError | None:
     return None
 
 
-def check_container(path: Path, kind: str, acknowledged: Model, pending: Model | None, seed: int) -> Model:
+def check_container(path: Path, promise: Promise, seed: int) -> Expected:
     """Raises `AssertionError` unless the container is as a crash may leave it, and can be written to.
 
-    It says what was acknowledged or, if something was pending, that; both validators agree on it; the next append
-    (the first `save`, where there is no version yet) works and leaves a container without traces of the crash.
-    Gives what it said before that.
+    It says what was promised; both validators agree on it; the interrupted operation works when it is done again, and
+    so does an append after it (the first `save`, where there is no version yet), and they leave a container without
+    traces of the crash. Gives what it said before that.
     """
-    model = _survivor(path, kind, acknowledged, pending)
+    kind, model = promise.kind, _survivor(path, promise)
     if model.versions:
         check_head(path, model)
     if os.path.lexists(path):
         _check_verdicts(path, kind, model)
-    following = step("append" if model.versions else "create", model, seed, kind)
-    assert following.run(path, _UNSYNCED) == following.after.head, "the next commit gave another version"
+    after = model
+    names = [promise.interrupted, "append"] if model.versions else ["create"]
+    for name in dict.fromkeys("append" if name == "create" and model.versions else name for name in names):
+        following = step(name, after, seed, kind)
+        assert following.run(path, _UNSYNCED) == following.version, f"{name} once more gave another version"
+        after = following.after
     with cnrfmt.open(path, backend="pread", verify="all", threads=1) as ck:
-        assert list(ck.versions) == sorted(following.after.versions), f"the next commit left versions {ck.versions}"
-        check_tables(ck, following.after.versions[following.after.head])
+        check_newest(ck, after)
     found = cnrcheck.check_path(path)
     # Segments that no manifest names stay; the writer takes all else away.
     assert {f.error for f in found} <= TRACES[kind] & {"garbage"}, f"the next commit left {[str(f) for f in found]}"
@@ -155,9 +156,10 @@ def check_container(path: Path, kind: str, acknowledged: Model, pending: Model |
     return model
 
 
-def _survivor(path: Path, kind: str, acknowledged: Model, pending: Model | None) -> Model:
+def _survivor(path: Path, promise: Promise) -> Expected:
     """What the container turns out to say, by its head."""
-    allowed = [acknowledged] if pending is None else [acknowledged, pending]
+    kind, acknowledged = promise.kind, promise.acknowledged
+    allowed = [acknowledged, *promise.pending]
     try:
         with cnrfmt.open(path, backend="pread", threads=1) as ck:
             head = ck.version
@@ -176,7 +178,7 @@ def _survivor(path: Path, kind: str, acknowledged: Model, pending: Model | None)
     raise AssertionError(f"the head is version {head}, expected {names}")
 
 
-def _check_verdicts(path: Path, kind: str, model: Model) -> None:
+def _check_verdicts(path: Path, kind: str, model: Expected) -> None:
     """Both validators say the same, and nothing but what a crash leaves."""
     found = cnrcheck.check_path(path)
     verdict = cnrcheck.verdict(found)

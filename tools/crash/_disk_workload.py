@@ -10,11 +10,14 @@ from random import Random
 from typing import Any
 
 from cnrfmt.storage.fs import Fs, PosixFs
-from cnrfmt.testing import Model
 from tools.crash._disk_mounts import loop_device, mount, start_writeback, sync_file_system, unmount
 from tools.crash._disk_states import Bytes, Epoch, read_pages
 from tools.crash.disk import Log, RecordedDisk
-from tools.crash.operations import OPERATIONS, PATHS, Step, step
+from tools.crash.expected import Expected
+from tools.crash.operations import PATHS, Step, fitting, step
+
+_TOLD = "told of version "
+"""The mark for a version that was acknowledged before its operation was done."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,20 @@ class Start:
     kind: str
     block: int
     pages: dict[int, Bytes]
-    model: Model
+    model: Expected
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a container must say after a crash: what was acknowledged, or one of those that were pending.
+
+    `interrupted` is the operation that the crash came into.
+    """
+
+    kind: str
+    acknowledged: Expected
+    pending: tuple[Expected, ...] = ()
+    interrupted: str = "append"
 
 
 @dataclass(frozen=True)
@@ -63,11 +79,16 @@ class Recording:
     steps: tuple[Step, ...]
     log: Log
 
-    def expected(self, epoch: Epoch) -> tuple[Model, Model | None]:
-        """What the container says after a crash in an epoch: what was acknowledged, or else what was pending."""
+    def promised(self, epoch: Epoch) -> Promise:
+        """What the container says after a crash in an epoch."""
         begun, done = (sum(mark == what for mark in epoch.marks) for what in ("begun", "done"))
-        acknowledged = self.steps[done - 1].after if done else self.start.model
-        return acknowledged, self.steps[begun - 1].after if begun > done else None
+        kind = self.start.kind
+        if begun == done:
+            return Promise(kind, self.steps[done - 1].after if done else self.start.model)
+        doing = self.steps[done]
+        told = [int(mark.removeprefix(_TOLD)) for mark in epoch.marks if mark.startswith(_TOLD)]
+        acknowledged, *pending = doing.possible(told)
+        return Promise(kind, acknowledged, tuple(pending), doing.operation.name)
 
 
 class RestlessFs(PosixFs):
@@ -126,16 +147,14 @@ def fresh(place: Path, filesystem: FileSystem, random: Random) -> Start:
     block = random.choice(filesystem.blocks)
     filesystem.make(place / "image", block)
     with open(place / "image", "rb") as file:
-        return Start(random.choice(list(PATHS)), block, read_pages(file.fileno()), Model())
+        return Start(random.choice(list(PATHS)), block, read_pages(file.fileno()), Expected())
 
 
-def steps_from(model: Model, kind: str, random: Random, count: int) -> tuple[Step, ...]:
+def steps_from(model: Expected, kind: str, random: Random, count: int) -> tuple[Step, ...]:
     """Steps drawn by lot, the first one `create` where there is no container yet."""
     steps: list[Step] = []
     for _ in range(count):
-        first = not model.versions
-        name = random.choice([name for name, operation in OPERATIONS.items() if operation.first == first])
-        steps.append(step(name, model, random.getrandbits(32), kind))
+        steps.append(step(random.choice(fitting(model, kind)), model, random.getrandbits(32), kind))
         model = steps[-1].after
     return tuple(steps)
 
@@ -159,7 +178,7 @@ def record(
                 disk.mark("ready")
                 for one in steps:
                     disk.mark("begun")
-                    one.run(target / PATHS[start.kind], fs)
+                    one.run(target / PATHS[start.kind], fs, lambda version: disk.mark(f"{_TOLD}{version}"))
                     disk.mark("done")
             finally:
                 unmount(target)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import cnrfmt
-from cnrfmt.testing import Model
-from tools.crash.operations import OPERATIONS, check_tables
+from cnrfmt import VersionExpiredError
+from tools.crash.expected import Expected, check_tables
+from tools.crash.operations import OPERATIONS
 
 
 class Journal:
@@ -54,7 +58,8 @@ class Attempt:
 class Oracle:
     """Knows from the journal which commits are pending and which were acknowledged, and what each version says.
 
-    Each attempt has a token, which the version carries as its `step`: so a version tells whose it is.
+    Each attempt has a token, which stands in the commit ids that it makes: so a version tells whose it is. An attempt
+    may commit several versions, one after the other.
     """
 
     def __init__(self, kind: str, journal: Journal) -> None:
@@ -65,7 +70,7 @@ class Oracle:
         self.errors: list[str] = []
         self.looks = 0
         self._tokens: dict[int, int] = {}
-        self._models: dict[int, Model] = {}
+        self._models: dict[int, Expected] = {}
 
     @property
     def floor(self) -> int:
@@ -101,10 +106,10 @@ class Oracle:
 
     def see(self, found: cnrfmt.Checkpoint) -> None:
         """Learns from an open version whose it is, and tells the others: its writer may have died before it could."""
-        assert found.step is not None
+        token = token_of(found)
         if not self.knows(found.version):
-            self.journal.write(seen=[found.version, found.step])
-        self.learn(found.version, found.step)
+            self.journal.write(seen=[found.version, token])
+        self.learn(found.version, token)
 
     def knows(self, version: int) -> bool:
         """Whether it is known whose version that is."""
@@ -114,25 +119,57 @@ class Oracle:
         """Whether a version is known to be this attempt's."""
         return token in self._tokens.values()
 
-    def model(self, version: int) -> Model:
+    def model(self, version: int) -> Expected:
         """What the container says at this version, older ones included."""
         if version not in self._models:
-            attempt = self.attempts[self._tokens[version]]
+            token = self._tokens[version]
+            attempt = self.attempts[token]
             operation = OPERATIONS[attempt.operation]
-            model = Model()
-            if self.kind == "directory" or operation.commit is cnrfmt.append:
-                model.versions = dict(self.model(version - 1).versions) if version else {}
-            assert operation.commit is not None
-            commit = model.append if operation.commit is cnrfmt.append else model.save
-            commit(version, self.tables(attempt))
-            self._models[version] = model
+            # Whoever commits twice is alone, so that nobody comes between.
+            stage = version - (-1 if attempt.base is None else attempt.base) - 1 if operation.alone else 0
+            first = version - stage
+            before = self._before(first, operation.anew)
+            stages = operation.after(before, self.given(attempt), self.kind)
+            assert stage < len(stages), f"version {version} is of attempt {token}, which makes {len(stages)}"
+            for number, after in enumerate(stages[: stage + 1], first):
+                self._models[number] = after
+                self._tokens.setdefault(number, token)
+            found = self._models[version].head
+            assert found == version, f"version {version} is of attempt {token}, which was to make {found}"
         return self._models[version]
 
-    def tables(self, attempt: Attempt) -> dict[str, Any]:
+    def _before(self, version: int, anew: bool) -> Expected:
+        """What was there before this version; of a file that is written anew, nothing is asked but its number."""
+        if version == 0:
+            return Expected()
+        if self.kind == "file" and anew:
+            before = Expected()
+            before.versions[version - 1] = {}
+            return before
+        return self.model(version - 1)
+
+    def given(self, attempt: Attempt) -> Any:
         """What the attempt gives to its operation."""
-        make = OPERATIONS[attempt.operation].tables
-        assert make is not None
-        return make(Model() if attempt.base is None else self.model(attempt.base), Random(attempt.seed))
+        before = Expected() if attempt.base is None else self.model(attempt.base)
+        return OPERATIONS[attempt.operation].given(before, Random(attempt.seed))
+
+
+@contextmanager
+def signed(token: int) -> Iterator[list[bytes]]:
+    """Within, ids have the token of an attempt in them; gives the list of those that were made."""
+    real, made = os.urandom, list[bytes]()
+
+    def sign(count: int) -> bytes:
+        made.append(real(count - 8) + token.to_bytes(8, "big"))
+        return made[-1]
+
+    with patch.object(os, "urandom", sign):
+        yield made
+
+
+def token_of(found: cnrfmt.Checkpoint) -> int:
+    """Whose an open version is."""
+    return int.from_bytes(found.manifest.commit_id[-8:], "big")
 
 
 def look(path: str, oracle: Oracle, found: cnrfmt.Checkpoint) -> None:
@@ -143,4 +180,9 @@ def look(path: str, oracle: Oracle, found: cnrfmt.Checkpoint) -> None:
         if not oracle.knows(version):
             with cnrfmt.open(path, version=version, backend="pread", threads=1) as older:
                 oracle.see(older)
-    check_tables(found, oracle.model(found.version).versions[found.version])
+    try:
+        check_tables(found, oracle.model(found.version).versions[found.version])
+    except VersionExpiredError:
+        with cnrfmt.open(path, backend="pread", threads=1) as newest:
+            assert found.version not in newest.versions, f"version {found.version} stays, and has expired"
+        raise

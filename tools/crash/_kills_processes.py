@@ -17,10 +17,10 @@ from random import Random
 from typing import Any, cast
 
 import cnrfmt
-from cnrfmt import ConflictError, DamagedError, LockedError, StorageError, UsageError
+from cnrfmt import ConflictError, DamagedError, LockedError, StorageError, UsageError, VersionNotFoundError
 from cnrfmt.storage.fs import POSIX, Fs
-from tools.crash._kills_oracle import Attempt, Journal, Oracle, look
-from tools.crash.operations import OPERATIONS
+from tools.crash._kills_oracle import Attempt, Journal, Oracle, look, signed, token_of
+from tools.crash.operations import OPERATIONS, Doing
 
 PATIENCE = 120.0
 """Seconds after which a process that doesn't end is taken to hang."""
@@ -138,8 +138,7 @@ def head(place: Place, oracle: Oracle) -> tuple[int, int] | None:
         with cnrfmt.open(place.path, backend="pread", threads=1) as found:
             assert found.version >= floor, f"version {floor} was acknowledged, and the head is {found.version}"
             look(place.path, oracle, found)
-            assert found.step is not None
-            return found.version, found.step
+            return found.version, token_of(found)
     except (StorageError, DamagedError) as error:
         if not nothing_yet(error) or floor >= 0:
             raise
@@ -158,23 +157,48 @@ def attempt(
 ) -> bool:
     """Makes one attempt on the head as it is now; returns whether it was acknowledged."""
     base = _head_again(place, oracle)
-    name = random.choice(names) if base is not None else "create"
+    before = None if base is None else oracle.model(base[0])
+    name = "create"
+    if before is not None:
+        # What can't be done to what is there is left out for once.
+        name = random.choice([n for n in names if OPERATIONS[n].fits(before, place.kind)] or ["append"])
     made = Attempt(name, random.getrandbits(32), base and base[0])
-    tables = oracle.tables(made)
-    commit = OPERATIONS[name].commit
-    assert commit is not None
+    operation, given = OPERATIONS[name], oracle.given(made)
     oracle.journal.write(pending=token, operation=name, seed=made.seed, base=base)
-    try:
-        version = commit(place.path, tables, step=token, threads=1, fs=fs)
-    except (LockedError, ConflictError, UsageError) as error:
-        # A rival may have cut away the rows that were to be changed.
-        expected = (LockedError if place.kind == "file" else ConflictError, UsageError)
-        if not rivals or not isinstance(error, expected):
-            raise
+
+    def tell(version: int) -> None:
+        oracle.journal.write(done=token, version=version)
+
+    with signed(token) as ids:
+        try:
+            version = operation.run(place.path, given, Doing(token, fs, tell, -1))
+        except (LockedError, ConflictError, UsageError, VersionNotFoundError) as error:
+            # A rival may have cut away the rows that were to be changed, or merged what was to be merged.
+            refusals = (
+                (LockedError,) if place.kind == "file" and not operation.looks_first else (ConflictError, LockedError)
+            )
+            if not rivals or not isinstance(error, (*refusals, UsageError, VersionNotFoundError)):
+                raise
+            oracle.journal.write(refused=token)
+            return False
+    if not ids:
+        # There was nothing to be done.
         oracle.journal.write(refused=token)
-        return False
-    oracle.journal.write(done=token, version=version)
+    elif version is not None:
+        version = version if version >= 0 else _version_of(place, token)
+        if version is not None:
+            tell(version)
     return True
+
+
+def _version_of(place: Place, token: int) -> int | None:
+    """The version of an attempt that didn't say it; None where a rival has given it up by now."""
+    with cnrfmt.open(place.path, backend="pread", threads=1) as newest:
+        for version in reversed(newest.versions):
+            with suppress(VersionNotFoundError), cnrfmt.open(place.path, version=version, threads=1) as found:
+                if token_of(found) == token:
+                    return version
+    return None
 
 
 def _head_again(place: Place, oracle: Oracle) -> tuple[int, int] | None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 ROOT = 1
 """The number of the root directory."""
+TICK = 10 * 10**9
+"""By how many nanoseconds the clock goes on at each change."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class File:
     data: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
     pending: list[Write | Resize] = field(default_factory=list)
+    modified: int = 0
+    """When it was made or last changed, in nanoseconds."""
 
     def write(self, offset: int, data: bytes) -> None:
         """Writes bytes; a gap before them reads as zero."""
@@ -75,7 +79,7 @@ class File:
 
     def copy(self) -> File:
         """A file that goes its own way."""
-        return File(self.number, self.mode, bytearray(self.data), self.durable, list(self.pending))
+        return File(self.number, self.mode, bytearray(self.data), self.durable, list(self.pending), self.modified)
 
 
 @dataclass
@@ -123,15 +127,19 @@ def apply(entries: dict[str, int], change: Naming) -> None:
 
 
 class Disk:
-    """Files and directories by number; those that no name leads to are there until `reachable` is asked."""
+    """Files and directories by number; those that no name leads to are there until `reachable` is asked.
 
-    def __init__(self, nodes: dict[int, File | Folder] | None = None, first_free: int = 0) -> None:
+    `clock` is the time in nanoseconds.
+    """
+
+    def __init__(self, nodes: dict[int, File | Folder] | None = None, first_free: int = 0, clock: int = TICK) -> None:
         self.nodes = nodes or {ROOT: Folder(ROOT)}
+        self.clock = clock
         self._next = max(first_free, max(self.nodes) + 1)
 
     def new_file(self) -> File:
         """A file that has no name yet."""
-        made = File(self._next)
+        made = File(self._next, modified=self.clock)
         self._add(made)
         return made
 
@@ -172,18 +180,21 @@ class Disk:
 
     def copy(self) -> Disk:
         """The same disk at this moment."""
-        return Disk({number: node.copy() for number, node in self.nodes.items()})
+        return Disk({number: node.copy() for number, node in self.nodes.items()}, clock=self.clock)
 
     def replay(self, event: Event) -> None:
         """Makes a change, or the sync, that was recorded on a disk like this one."""
         node, change = self.nodes[event.number], event.change
+        self.clock += TICK
+        if isinstance(node, File) and change is not None:
+            node.modified = self.clock
         if change is None:
             node.sync()
         elif isinstance(node, Folder):
             assert isinstance(change, Naming)
             if change.number is not None and change.number not in self.nodes:
-                made = Folder if event.call == "mkdir" else File
-                self._add(made(change.number))
+                is_folder = event.call == "mkdir"
+                self._add(Folder(change.number) if is_folder else File(change.number, modified=self.clock))
             node.name(change)
         elif isinstance(change, Write):
             node.write(change.offset, change.data)

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 import cnrfmt
 from cnrfmt.errors import DamagedError, StorageError
-from cnrfmt.testing import Model
 from tools import cnrcheck
 from tools.crash._memory import File, Folder
 from tools.crash._probe import ProbedFs
-from tools.crash.operations import Step, check_tables, check_version, step
+from tools.crash.expected import Expected, check_newest, check_version
+from tools.crash.operations import Step, step
 from tools.crash.recording import RecordingFs
 
 NO_CONTAINER = -1
 """Stands for the head where no version was ever committed."""
 
 
-def head_of(model: Model) -> int:
+def head_of(model: Expected) -> int:
     """The newest version, or `NO_CONTAINER`."""
     return max(model.versions, default=NO_CONTAINER)
 
@@ -48,9 +48,11 @@ class Case:
 
     kind: str
     path: str
-    models: tuple[Model, ...]
+    models: tuple[Expected, ...]
     seed: int
-    _steps: dict[int, Step] = field(default_factory=dict, init=False)
+    interrupted: str = "append"
+    """The operation that the crash came into: it is done again."""
+    _steps: dict[int, tuple[Step, ...]] = field(default_factory=dict, init=False)
 
     def by_library(self, fs: RecordingFs) -> Outcome:
         """Reads the head and what it retains, goes on with a commit, and reads all of that."""
@@ -64,21 +66,28 @@ class Case:
             return Outcome(head, f"{type(error).__name__}: {error}")
         return Outcome(head)
 
-    def _go_on(self, fs: RecordingFs, model: Model) -> None:
-        following = self._following(model)
-        version = following.run(self.path, fs)
-        assert version == following.after.head, f"committed as version {version}, expected {following.after.head}"
-        read_whole(fs, self.path, (following.after,), self.kind)
-        judged = self.by_cnrcheck(fs)
-        assert judged.word == "sound", f"the next commit left {judged}"
-        folder = self.path if self.kind == "directory" else os.path.dirname(self.path)
-        left = [name for name in _paths(fs, folder) if "/.tmp-" in f"/{name}"]
-        assert not left, f"the next commit left {left}"
+    def _go_on(self, fs: RecordingFs, model: Expected) -> None:
+        for following in self._following(model):
+            version = following.run(self.path, fs)
+            assert version == following.version, f"committed as version {version}, expected {following.version}"
+            read_whole(fs, self.path, (following.after,), self.kind)
+            judged = self.by_cnrcheck(fs)
+            name = following.operation.name
+            assert judged.word == "sound", f"{name} once more left {judged}"
+            folder = self.path if self.kind == "directory" else os.path.dirname(self.path)
+            left = [name for name in _paths(fs, folder) if "/.tmp-" in f"/{name}"]
+            assert not left or not following.operation.writes, f"{name} once more left {left}"
 
-    def _following(self, model: Model) -> Step:
+    def _following(self, model: Expected) -> tuple[Step, ...]:
+        """The interrupted operation once more, and an append."""
         head = head_of(model)
         if head not in self._steps:
-            self._steps[head] = step("append" if model.versions else "create", model, self.seed, self.kind)
+            again = [self.interrupted, "append"]
+            names = ["append" if name == "create" else name for name in again] if model.versions else ["create"]
+            steps: list[Step] = []
+            for name in dict.fromkeys(names):
+                steps.append(step(name, steps[-1].after if steps else model, self.seed, self.kind))
+            self._steps[head] = tuple(steps)
         return self._steps[head]
 
     def by_cnrcheck(self, fs: RecordingFs) -> Verdict:
@@ -110,7 +119,7 @@ class Case:
         return Verdict(report.verdict, tuple(sorted(damage)))
 
     def problem(
-        self, allowed: tuple[Model, ...], outcome: Outcome, cnrcheck_says: Verdict, verify_says: Verdict
+        self, allowed: tuple[Expected, ...], outcome: Outcome, cnrcheck_says: Verdict, verify_says: Verdict
     ) -> str:
         """What is wrong with a state of which this was found; nothing if that is empty."""
         if outcome.problem:
@@ -134,7 +143,7 @@ class Case:
         return verdict.word == "nothing" or (self.kind == "directory" and set(rules) == {"directory-layout"})
 
 
-def read_whole(fs: RecordingFs, path: str, allowed: tuple[Model, ...], kind: str) -> Model:
+def read_whole(fs: RecordingFs, path: str, allowed: tuple[Expected, ...], kind: str) -> Expected:
     """The one of the models which the container says, after a look at every row of every version.
 
     Raises `AssertionError`, or what the library raises.
@@ -144,8 +153,7 @@ def read_whole(fs: RecordingFs, path: str, allowed: tuple[Model, ...], kind: str
         with cnrfmt.open(path, backend="pread", verify="all", threads=1, fs=fs) as ck:
             assert ck.version in by_head, f"version {ck.version} is the head, expected one of {sorted(by_head)}"
             model = by_head[ck.version]
-            assert list(ck.versions) == sorted(model.versions), f"versions {ck.versions}, not {sorted(model.versions)}"
-            check_tables(ck, model.versions[model.head])
+            check_newest(ck, model)
     except StorageError:
         if fs.find(path) is None and NO_CONTAINER in by_head:
             return by_head[NO_CONTAINER]

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from cnrfmt.testing import Model
 from tools.crash._memory import Disk, Event, Folder
 from tools.crash._model_checks import head_of, read_whole
+from tools.crash._readers import Readers
 from tools.crash._repeatable import Chance
-from tools.crash.operations import OPERATIONS, PATHS, Step, step
+from tools.crash.expected import Expected
+from tools.crash.operations import OPERATIONS, PATHS, Step, fitting, step
 from tools.crash.order import check_order
 from tools.crash.recording import FOLDER, RecordingFs
 from tools.crash.states import SECTOR, CrashSpace
@@ -20,14 +21,13 @@ RECOVER, CRASH_AGAIN, TAKE_OVER = "recover", "crash-in-recovery", "take-over"
 """What comes after an operation that was interrupted: after a crash, the next writer, which is whole or interrupted
 itself; after the end of its process alone, the next writer, which finds what no sync has made durable."""
 
-_WRITERS = [name for name, operation in OPERATIONS.items() if operation.commit and not operation.first]
-
 Workload = tuple[str, ...]
 
 
-def workloads(length: int) -> list[Workload]:
-    """All that make a container and then do up to `length - 1` more."""
-    others = [name for name, operation in OPERATIONS.items() if not operation.first] + [RECOVER, CRASH_AGAIN, TAKE_OVER]
+def workloads(length: int, kind: str) -> list[Workload]:
+    """All that make a container of that kind and then do up to `length - 1` more."""
+    others = [name for name, operation in OPERATIONS.items() if not operation.first and kind in operation.kinds]
+    others += [RECOVER, CRASH_AGAIN, TAKE_OVER]
     first = [name for name, operation in OPERATIONS.items() if operation.first]
     made: list[Workload] = [(name,) for name in first]
     for _ in range(length - 1):
@@ -40,18 +40,30 @@ class CrashPoint:
     """A moment of an operation at which the machine may crash, and what the container may say afterwards."""
 
     name: str
+    operation: str
     space: CrashSpace
-    allowed: tuple[Model, ...]
+    allowed: tuple[Expected, ...]
 
 
 @dataclass(frozen=True)
 class _Done:
-    """An operation that was done: the disk before it, and what changed."""
+    """An operation that was done: the disk before it, and what changed.
+
+    `told` has the versions that were acknowledged before its end, each with the number of changes until then.
+    `earlier` is what the container may have said after a crash before it.
+    """
 
     step: Step
     before: Disk
     events: list[Event]
-    possible: tuple[Model, ...]
+    told: list[tuple[int, int]]
+    earlier: tuple[Expected, ...]
+
+    def possible(self, count: int) -> tuple[Expected, ...]:
+        """What the container may say after a crash when so many of the changes were made."""
+        told = [version for version, at in self.told if at <= count]
+        # What was acknowledged is durable, and with it what it was put on.
+        return _each_once(*(() if told else self.earlier), *self.step.possible(told))
 
 
 class Course:
@@ -59,8 +71,8 @@ class Course:
 
     def __init__(self, kind: str, seed: str, chance: Chance, sector: int = SECTOR) -> None:
         self.kind, self.path = kind, f"{FOLDER}/{PATHS[kind]}"
-        self.fs, self.model = RecordingFs(), Model()
-        self.possible: tuple[Model, ...] = (self.model,)
+        self.fs, self.model = RecordingFs(), Expected()
+        self.possible: tuple[Expected, ...] = (self.model,)
         """What the container may say after a crash now: the last acknowledged version, and pending ones."""
         self.points: list[CrashPoint] = []
         """The crash points of the last operation."""
@@ -76,10 +88,13 @@ class Course:
                 self._operation(name)
             for _ in range({RECOVER: 1, CRASH_AGAIN: 2}.get(name, 0)):
                 self._crash()
-                self._operation(self._random.choice(_WRITERS))
+                self._operation(self._some_writer())
             if name == TAKE_OVER:
                 self._end_process()
-                self._operation(self._random.choice(_WRITERS))
+                self._operation(self._some_writer())
+
+    def _some_writer(self) -> str:
+        return self._random.choice([name for name in fitting(self.model, self.kind) if OPERATIONS[name].writes])
 
     def _crash(self) -> None:
         """Crashes at one of the last operation's crash points, and opens what is there."""
@@ -100,36 +115,40 @@ class Course:
         for event in last.events[:stop]:
             disk.replay(event)
         self.fs = RecordingFs(disk)
-        self.model = read_whole(self.fs, self.path, (last.step.before, last.step.after), self.kind)
-        self.possible = _each_once(*last.possible, self.model)
+        self.model = read_whole(self.fs, self.path, last.step.possible(), self.kind)
+        # Versions after this one weren't begun.
+        self.possible = tuple(model for model in last.possible(stop) if head_of(model) <= head_of(self.model))
         self.fs.end_process()
 
     def _operation(self, name: str) -> None:
-        if not self.model.versions:
-            name = next(n for n, operation in OPERATIONS.items() if operation.first)
         self._count += 1
         self._chance.restart(self._seed, self._count)
         doing = step(name, self.model, self._random.getrandbits(32), self.kind)
-        before, start = self.fs.disk.copy(), len(self.fs.log)
-        doing.run(self.path, self.fs)
-        events = self.fs.log[start:]
-        self._last = _Done(doing, before, events, self.possible)
+        before, log = self.fs.disk.copy(), self.fs.log
+        start = len(log)
+        told: list[tuple[int, int]] = []
+        with Readers(self.fs, self.path, doing, self._random.getrandbits(32)):
+            version = doing.run(self.path, self.fs, lambda version: told.append((version, len(log) - start)))
+        assert version == doing.version, f"{doing.operation.name} gave version {version}, expected {doing.version}"
+        events = log[start:]
+        self._last = _Done(doing, before, events, told, self.possible)
         self.model = doing.after
-        pending = _each_once(*self.possible, doing.after)
-        if doing.operation.commit is not None:
+        if doing.operation.writes:
             check_order(before, events, self.path, self.kind)
-            self.possible = (doing.after,)
-        self.points = list(self._crash_points(self._last, pending))
+        self.points = list(self._crash_points(self._last))
+        self.possible = self.points[-1].allowed
         self.fs.end_process()
 
-    def _crash_points(self, done: _Done, pending: tuple[Model, ...]) -> Iterator[CrashPoint]:
+    def _crash_points(self, done: _Done) -> Iterator[CrashPoint]:
         """One before each sync, where most is in doubt, and one when the operation has returned."""
         disk, operation = done.before.copy(), done.step.operation.name
         for number, event in enumerate(done.events):
             if event.change is None:
-                yield CrashPoint(f"{operation}, before step {number} ({event.call})", self._space(disk), pending)
+                where = f"{operation}, before step {number} ({event.call})"
+                yield CrashPoint(where, operation, self._space(disk), done.possible(number))
             disk.replay(event)
-        yield CrashPoint(f"{operation}, returned", self._space(disk), self.possible)
+        allowed = (done.step.after,) if done.step.stages else done.earlier
+        yield CrashPoint(f"{operation}, returned", operation, self._space(disk), allowed)
 
     def _space(self, disk: Disk) -> CrashSpace:
         disk = disk.copy()
@@ -141,5 +160,5 @@ class Course:
         return CrashSpace(disk, self._sector)
 
 
-def _each_once(*models: Model) -> tuple[Model, ...]:
+def _each_once(*models: Expected) -> tuple[Expected, ...]:
     return tuple({head_of(model): model for model in models}.values())

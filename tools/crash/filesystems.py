@@ -34,7 +34,6 @@ from random import Random
 from typing import Any
 
 from cnrfmt.storage.fs import Fs
-from cnrfmt.testing import Model
 from tools.crash._disk_check import Bench, RefusedError, bench
 from tools.crash._disk_mounts import workplace
 from tools.crash._disk_states import Bytes, Epoch, Image, State, digest, epochs, prefixes, subsets, tear, units
@@ -48,6 +47,7 @@ from tools.crash._disk_workload import (
     record,
     steps_from,
 )
+from tools.crash.expected import Expected
 from tools.progress import Kept, at_least, counting, engine_parser, run_program, undisturbed, write_entry
 
 # Reorderings of an epoch, for each write that is undecided in it.
@@ -160,14 +160,13 @@ class Explorer:
                 if random.randrange(candidates) == 0:
                     self.crashed = Start(start.kind, start.block, image.split(pages), survivor)
 
-    def _check(self, recording: Recording, state: State, image: Image, pages: Bytes, seed: int) -> Model | None:
+    def _check(self, recording: Recording, state: State, image: Image, pages: Bytes, seed: int) -> Expected | None:
         """What a state turns out to say; None if it doesn't stand."""
-        acknowledged, pending = recording.expected(state.epoch)
-        kind = recording.start.kind
+        promise = recording.promised(state.epoch)
         self.tally.counts["checks"] += 1
         try:
             with undisturbed():
-                survivor = self.bench.check(image, pages, kind, acknowledged, pending, seed)
+                survivor = self.bench.check(image, pages, promise, seed)
         except RefusedError as error:
             self.tally.refused[f"{'torn' if state.torn else 'whole'}: {error}"] += 1
             if not state.torn:
@@ -175,8 +174,9 @@ class Explorer:
         except Exception as error:
             self._failed(recording, state, image, pages, seed, error)
         else:
-            if pending is not None and pending is not acknowledged:
-                self.tally.counts["pending, happened" if survivor is pending else "pending, didn't happen"] += 1
+            if promise.pending:
+                happened = survivor is not promise.acknowledged
+                self.tally.counts["pending, happened" if happened else "pending, didn't happen"] += 1
             return survivor
         return None
 
@@ -187,7 +187,7 @@ class Explorer:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "image").open("w+b") as file:
             image.write(file.fileno(), pages)
-        case = (self.filesystem.name, recording.start.kind, *recording.expected(state.epoch), seed)
+        case = (self.filesystem.name, recording.promised(state.epoch), seed)
         (folder / "case").write_bytes(pickle.dumps(case))
         failure = {
             "error": f"{type(error).__name__}: {error}",
@@ -268,10 +268,10 @@ def keep_for(filesystem: FileSystem, seed: int, file: Path | None = None, *, any
 def check_again(folder: Path) -> None:
     """Checks a state that was kept; raises what it raised then."""
     # Written by `Explorer`, on this machine.
-    name, kind, acknowledged, pending, seed = pickle.loads((folder / "case").read_bytes())
+    name, promise, seed = pickle.loads((folder / "case").read_bytes())
     with workplace() as place, bench(place, FILESYSTEMS[name]) as one:
         one.copy(folder / "image")
-        one.check_written(kind, acknowledged, pending, seed)
+        one.check_written(promise, seed)
 
 
 def command(filesystem: FileSystem, states: int, seed: int) -> str:

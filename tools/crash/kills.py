@@ -24,29 +24,40 @@ from random import Random
 
 import cnrfmt
 from cnrfmt.storage.fs import Fs
-from cnrfmt.testing import Model
 from tools import cnrcheck
 from tools.crash._kills_oracle import Oracle
 from tools.crash._kills_processes import Place, attempt, dying_fs, end, fork, head, read, wait, write
 from tools.crash._lives import Lives
-from tools.crash.operations import OPERATIONS, PATHS, check_head
+from tools.crash.expected import Expected, check_head
+from tools.crash.operations import OPERATIONS, PATHS
 from tools.crash.operations import step as next_step
 
-APPENDS = [name for name, o in OPERATIONS.items() if o.commit is cnrfmt.append]
-SAVES = [name for name, o in OPERATIONS.items() if o.commit not in (None, cnrfmt.append) and not o.first]
+_WRITING = {name: operation for name, operation in OPERATIONS.items() if operation.writes and not operation.first}
+WRITERS = {kind: [name for name, o in _WRITING.items() if kind in o.kinds] for kind in PATHS}
+"""What may be done to each kind of container, ..."""
+# The version of a file that is compacted must not be lost before anybody could see whose it is.
+AMONG_RIVALS = {
+    kind: [name for name in names if not OPERATIONS[name].alone and (kind, name) != ("file", "compact")]
+    for kind, names in WRITERS.items()
+}
+"""... and what while others write."""
+_ANEW = ["replace", "compact"]
+_ADDING = [name for name in WRITERS["file"] if name not in _ANEW]
+_REMOVING = ["collect", "checkpoint"]
+_SEGMENTS = [name for name in WRITERS["directory"] if name not in ("tag", "collect", "collect-later")]
 POINTS = {
     "file": {
-        **dict.fromkeys(("manifest-written", "manifest-synced", "slot-a-written", "slot-a-synced"), APPENDS),
-        **dict.fromkeys(("slot-b-written", "slot-b-synced", "slot-repaired"), APPENDS),
-        **dict.fromkeys(("file-written", "file-synced", "file-renamed", "folder-synced"), SAVES),
+        **dict.fromkeys(("manifest-written", "manifest-synced", "slot-a-written", "slot-a-synced"), _ADDING),
+        **dict.fromkeys(("slot-b-written", "slot-b-synced", "slot-repaired"), _ADDING),
+        **dict.fromkeys(("file-written", "file-synced", "file-renamed", "folder-synced"), _ANEW),
     },
-    "directory": dict.fromkeys(
-        (
-            *("segment-synced", "segment-published", "segments-synced"),
-            *("manifest-synced", "manifest-published", "manifests-synced"),
+    "directory": {
+        **dict.fromkeys(("segment-synced", "segment-published"), _SEGMENTS),
+        **dict.fromkeys(
+            ("segments-synced", "manifest-synced", "manifest-published", "manifests-synced"), WRITERS["directory"]
         ),
-        APPENDS + SAVES,
-    ),
+        **dict.fromkeys(("head-synced", "manifests-removed", "removal-synced", "segments-removed"), _REMOVING),
+    },
 }
 """The named points of each kind of container, and the operations that pass them."""
 ATTEMPTS = 4
@@ -114,7 +125,7 @@ class Life:
         self.writers_alive.clear()
         # A repair is seldom due, so a writer that has to begin with one is killed in it.
         how = "point" if self.halfway else random.choice(["moment", "call", "point"])
-        point, names, fs = None, APPENDS + SAVES, None
+        point, names, fs = None, WRITERS[self.place.kind], None
         if how == "point":
             point = "slot-repaired" if self.halfway else random.choice(list(points))
             names, fs = points[point], dying_fs(point)
@@ -122,7 +133,9 @@ class Life:
             fs = dying_fs(call=random.randint(1, 60), behind=random.random() < 0.5)
         rival = None
         if not self.halfway and random.random() < 0.4:
-            rival = self._writer(None, APPENDS + SAVES, 2 * ATTEMPTS)
+            allowed = AMONG_RIVALS[self.place.kind]
+            names = [name for name in names if name in allowed] or allowed
+            rival = self._writer(None, allowed, 2 * ATTEMPTS)
         victim = self._writer(fs, names, ATTEMPTS if fs else 1000)
         if how == "moment":
             time.sleep(random.random() * self.moment)
@@ -160,12 +173,13 @@ class Life:
         last = max(mine, default=None)
         if last is not None and last not in self.oracle.acknowledged.values() and last not in self.oracle.refused:
             self.counts["killed, " + ("pending" if self.oracle.committed(last) else "not begun to count")] += 1
+            self.counts[f"killed in {self.oracle.attempts[last].operation}"] += 1
 
     def _next_writer(self) -> None:
-        """Appends, or makes the container; then nothing unfinished is left."""
+        """Does anything, or makes the container; then nothing unfinished is left."""
         self.writers += 1
         token = self.writers * 1000
-        assert attempt(self.place, self.oracle, token, APPENDS, self.random, None, rivals=False)
+        assert attempt(self.place, self.oracle, token, WRITERS[self.place.kind], self.random, None, rivals=False)
         head(self.place, self.oracle)
         self.halfway = False
         left = sorted(str(p) for p in Path(self.place.path).parent.rglob(".tmp-*"))
@@ -180,8 +194,8 @@ def warm_up(folder: Path) -> float:
     durations = []
     for kind, name in PATHS.items():
         path = folder / f"warm-{name}"
-        model = next_step("create", Model(), 0, kind).before
-        for number, operation in enumerate(("create", *APPENDS, *SAVES, *APPENDS)):
+        model = Expected()
+        for number, operation in enumerate(("create", *WRITERS[kind], "append", *WRITERS[kind])):
             made = next_step(operation, model, number, kind)
             started = time.monotonic()
             made.run(path)
@@ -193,6 +207,11 @@ def warm_up(folder: Path) -> float:
         with cnrfmt.open(path, threads=1) as found:
             for table in found.values():
                 table.read()
+    for _ in range(100):
+        # The thread of a manager that was closed is about to end.
+        if len(os.listdir("/proc/self/task")) == 1:
+            break
+        time.sleep(0.01)
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads can't be forked safely"
     gc.freeze()
     return sorted(durations)[len(durations) // 2]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import mmap
 import os
 import shlex
@@ -30,6 +31,8 @@ from tools.crash._memory import Disk
 from tools.crash.recording import FOLDER, RecordingFs
 from tools.progress import Kept, at_least, counting, engine_parser, run_program, write_entry
 
+# What a manager can't do behind a checkpoint it only logs, and here that is what is tried.
+logging.getLogger("cnrfmt").addHandler(logging.NullHandler())
 BATCH = 200
 """Examples between two checkpoints of the run's progress."""
 

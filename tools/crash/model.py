@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -63,11 +64,18 @@ class Unit:
     @classmethod
     def of(cls, seed: int, number: int, length: int, limit: int) -> Unit:
         """The units of a run: all workloads on both kinds, then all of them again with other chances."""
-        every = [(kind, workload) for workload in workloads(length) for kind in PATHS]
+        every = all_workloads(seed, length)
         turn, place = divmod(number, len(every))
         kind, workload = every[place]
-        sector = SECTORS[(turn + place // len(PATHS)) % len(SECTORS)]
-        return cls(f"{seed} {number}", kind, workload, sector, limit)
+        return cls(f"{seed} {number}", kind, workload, SECTORS[(turn + place) % len(SECTORS)], limit)
+
+
+@lru_cache(maxsize=4)
+def all_workloads(seed: int, length: int) -> tuple[tuple[str, Workload], ...]:
+    """The workloads on each kind of container, in an order of the seed's: a part of them is a sample."""
+    every = [(kind, workload) for kind in PATHS for workload in workloads(length, kind)]
+    Random(seed).shuffle(every)
+    return tuple(every)
 
 
 @dataclass
@@ -94,7 +102,8 @@ def examine(unit: Unit, chance: Chance) -> Findings:
         _fail(found, "the workload", 0, f"{type(error).__name__}: {error}")
         return found
     models = {head_of(model): model for point in course.points for model in point.allowed}
-    case = Case(unit.kind, course.path, tuple(models.values()), Random(unit.seed).getrandbits(32))
+    interrupted = course.points[-1].operation
+    case = Case(unit.kind, course.path, tuple(models.values()), Random(unit.seed).getrandbits(32), interrupted)
     known: dict[int, Results] = {}
     for number, point in enumerate(course.points):
         found.points += 1
@@ -274,7 +283,7 @@ def _table(tally: Tally, states: int, kept: Kept) -> dict[str, Any]:
         "code": kept.code,
         "date": kept.date,
         "seconds": round(tally.seconds),
-        "workloads": len(workloads(tally.length)) * len(PATHS),
+        "workloads": min(tally.unit, len(all_workloads(tally.seed, tally.length))),
         **{what: tally.total(what) for what in ("units", "points", "images", "checks", "reruns", "failed")},
         "failures": tally.failures,
         "rows": dict(sorted(tally.counts.items())),

@@ -5,9 +5,9 @@ An operation joins every engine by one entry of `OPERATIONS`.
 
 from __future__ import annotations
 
-import copy
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -15,162 +15,329 @@ from typing import Any
 import numpy as np
 
 import cnrfmt
-from cnrfmt import Deleted, Quantize, Rows, TableData
+from cnrfmt import TableData
+from cnrfmt.checkpointing.compaction import merge
 from cnrfmt.storage.fs import Fs
-from cnrfmt.testing import Model, ModelTable
+from tools.crash._inputs import (
+    F32,
+    QUANTIZE,
+    baseline,
+    deletion,
+    growth,
+    name_for_version,
+    part_of_chain,
+    some_rows,
+    two_changes,
+)
+from tools.crash.expected import Expected, check_version
 
-F32 = np.float32
+PathLike = str | os.PathLike[str]
+_MOST_SEGMENTS = 4
+# What a manager can't do behind a checkpoint it only logs, and here that is what is tried.
+logging.getLogger("cnrfmt").addHandler(logging.NullHandler())
 PATHS = {"file": "model.cnr", "directory": "run"}
 """The two kinds of container, and what one is called in an engine's folder."""
 
 
-QUANTIZE = {"item": Quantize(2, method="kmeans", params="float32", block=2, max_error=0, one_valued="log12")}
-"""Rows share codebooks, codes share bytes; with an error of 0, what isn't held exactly becomes an exception."""
+def _run_on(model: Expected, given: tuple[dict[str, Any], ...], kind: str) -> tuple[Expected, ...]:
+    """Two checkpoints, and a merge of all there is as soon as there are four segments."""
+    found: list[Expected] = []
+    for changes in given:
+        model = model.checkpointed(changes)
+        found.append(model)
+        if model.chain >= _MOST_SEGMENTS:
+            model = model.merged(0, model.chain)
+            found.append(model)
+    return tuple(found)
 
 
-def _values(random: Random, rows: int, dim: int) -> np.ndarray:
-    """Rows that no other call gives: a row of another version is never taken for this one's."""
-    return np.array([[random.uniform(-1, 1) for _ in range(dim)] for _ in range(rows)], F32).reshape(rows, dim)
+def _committed(after: Expected | None) -> tuple[Expected, ...]:
+    return () if after is None else (after,)
 
 
-def _weights(random: Random, rows: int) -> np.ndarray:
-    """The same of 3 elements, most of which a codebook of 4 numbers for two rows holds."""
-    values = _values(random, rows, 3)
-    for row in values:
-        row[2] = row[0] if random.randrange(4) else row[2]
-    return values
+# What is done
 
 
-def _sums(random: Random, rows: int) -> dict[str, np.ndarray]:
-    """A column of one value per row: logarithmic codes of 12 bits hold those that aren't negative."""
-    some = [random.randrange(256, 512) * 2.0 ** random.randrange(8) for _ in range(rows)]
-    return {"accumulator": np.array([x if random.randrange(4) else -x for x in some], F32)}
-
-
-def _baseline(model: Model, random: Random) -> dict[str, Any]:
-    keys = np.array(random.sample(range(-9, 40), 4), np.int64)
-    item = TableData(_weights(random, 6), columns=_sums(random, 6))
-    return {"item": item, "visitor": TableData(_values(random, 4, 2), keys=keys)}
-
-
-def _save(path: str | os.PathLike[str], tables: dict[str, Any], **options: Any) -> int:
+def _save(path: PathLike, given: Any, do: Doing) -> int:
     """A baseline; the versions after it are quantised in the same way."""
-    return cnrfmt.save(path, tables, quantize=QUANTIZE, **options)
+    return cnrfmt.save(path, given, quantize=QUANTIZE, step=do.step, threads=1, fs=do.fs)
 
 
-def _rows(model: Model, random: Random) -> dict[str, Any]:
-    count = model.versions[model.head]["item"].rows or 0
-    ids = np.array(sorted(random.sample(range(count), 2)), np.int64)
-    return {
-        "item": Rows(ids, _weights(random, 2), columns=_sums(random, 2)),
-        "visitor": Rows(np.array([random.randrange(40, 60)], np.int64), _values(random, 1, 2)),
-    }
+def _append(path: PathLike, given: Any, do: Doing) -> int:
+    return cnrfmt.append(path, given, step=do.step, threads=1, fs=do.fs)
 
 
-def _deletion(model: Model, random: Random) -> dict[str, Any]:
-    known = model.versions[model.head]["visitor"].ids
-    return {"visitor": Deleted(np.array(random.sample(known, min(2, len(known))), np.int64))}
+def _open_old(path: PathLike, given: Expected, do: Doing) -> None:
+    check_version(path, given, min(given.versions), do.fs)
 
 
-def _growth(model: Model, random: Random) -> dict[str, Any]:
-    count = model.versions[model.head]["item"].rows or 0
-    last = np.array([count + 2], np.int64)
-    return {"item": Rows(last, _weights(random, 1), columns=_sums(random, 1), rows=count + 3)}
+def _compact(path: PathLike, given: Any, do: Doing) -> int:
+    return cnrfmt.compact(path, threads=1, fs=do.fs)
+
+
+def _merge(path: PathLike, given: tuple[int, int], do: Doing) -> int:
+    with cnrfmt.open(path, backend="pread", threads=1, fs=do.fs) as ck:
+        head = ck.manifest
+    return merge(path, *given, expect=head, threads=1, fs=do.fs).version
+
+
+def _collect(path: PathLike, given: float, do: Doing) -> int | None:
+    """Gives up all but the newest and tagged versions; the files go if they have waited for so many seconds."""
+    found = cnrfmt.collect(path, keep=1, grace=given, fs=do.fs)
+    assert not found.obstacles, f"in the way: {found.obstacles}"
+    assert given or not found.waiting, f"with no grace period, {found.waiting} wait"
+    return found.version
+
+
+def _tag(path: PathLike, given: tuple[str, int | None], do: Doing) -> int:
+    name, version = given
+    if version is None:
+        cnrfmt.untag(path, name, fs=do.fs)
+    else:
+        cnrfmt.tag(path, name, version, fs=do.fs)
+    return do.expected
+
+
+def _checkpoint(path: PathLike, given: tuple[dict[str, Any], ...], do: Doing) -> int:
+    """A training run goes on for two checkpoints; each is followed by what merges the chain, and by a collection."""
+    committed = [-1]
+
+    def note(version: int | None) -> None:
+        assert version is not None
+        committed.append(version)
+        do.tell(version)
+
+    def listen(event: cnrfmt.Event) -> None:
+        if event.kind == "merged":
+            note(event.version)
+
+    manager = cnrfmt.CheckpointManager(
+        path,
+        policy="consecutive",
+        bits=32,
+        quantize=QUANTIZE,
+        keep=1,
+        grace=0,
+        most_segments=_MOST_SEGMENTS,
+        save_threads=1,
+        flush_on_sigterm=False,
+        on_event=listen,
+        fs=do.fs,
+    )
+    with manager:
+        restored = manager.restore()
+        assert restored is not None
+        live = restored.tables
+        for number, changes in enumerate(given):
+            live = {name: _trained(manager, name, data, changes[name]) for name, data in live.items()}
+            note(manager.save(do.step + number, live, kind="delta").wait())
+    # The merge behind a checkpoint may be told of first.
+    return max(committed)
+
+
+def _trained(manager: cnrfmt.CheckpointManager, name: str, data: TableData, changes: Any) -> TableData:
+    """A live table after these changes, of which the manager was told."""
+    rows, gone = changes if isinstance(changes, tuple) else (changes, None)
+    manager.track(name, rows.ids)
+    if data.keys is None:
+        data.values[rows.ids] = rows.values
+        for column, values in rows.columns.items():
+            data.columns[column][rows.ids] = values
+        return data
+    assert gone is not None
+    manager.forget(name, gone.keys)
+    cells = dict(zip(data.keys.tolist(), data.values, strict=True)) | dict(
+        zip(rows.ids.tolist(), rows.values, strict=True)
+    )
+    cells = {key: values for key, values in cells.items() if key not in gone.keys}
+    return TableData(np.array(list(cells.values()), F32).reshape(len(cells), 2), keys=np.array(list(cells), np.int64))
+
+
+@dataclass(frozen=True)
+class Doing:
+    """How an operation is done: the trainer's step, the file system, and who is told of each commit that is durable.
+
+    `expected` is the version that it should come to, for one that doesn't say it.
+    """
+
+    step: int
+    fs: Fs | None
+    tell: Callable[[int], None]
+    expected: int
 
 
 @dataclass(frozen=True)
 class Operation:
     """One thing that is done to a container.
 
-    `tables` makes what `commit` is given from what the container says and a source of chance; both are None for
-    an operation that only reads. `first` tells whether it makes the container, or needs one.
+    Attributes
+    ----------
+    given
+        Makes its input from what the container says and a source of chance.
+    run
+        Does it, on one thread; gives the version that it committed last, or None if it committed none.
+    after
+        What a container of some kind says after each of its commits.
+    first
+        Whether it makes the container, or needs one.
+    writes
+        Whether it changes anything; one that reads raises `AssertionError` if it reads anything wrong.
+    kinds
+        The kinds of container that it is for.
+    least_chain
+        The shortest chain that it can be done to.
+    several
+        Whether there is more to it than one commit: what was refused may have come after one, or before any.
+    looks_first
+        Whether it opens the container before it begins to commit, and may fail in that as any reader does.
+    keeps_house
+        Whether what comes after its commits is left for another time where it is refused.
+    anew
+        Whether a single file is written anew by it, from what it is given alone.
+    alone
+        Whether no writer may be at work at the same time, since it waits for no grace period.
+    start
+        What is done before it where an engine tries it alone.
     """
 
     name: str
-    commit: Callable[..., int] | None
-    tables: Callable[[Model, Random], dict[str, Any]] | None
+    given: Callable[[Expected, Random], Any]
+    run: Callable[[PathLike, Any, Doing], int | None]
+    after: Callable[[Expected, Any, str], tuple[Expected, ...]]
     first: bool = False
+    writes: bool = True
+    kinds: tuple[str, ...] = tuple(PATHS)
+    least_chain: int = 0
+    several: bool = False
+    looks_first: bool = False
+    keeps_house: bool = False
+    anew: bool = False
+    alone: bool = False
+    start: tuple[str, ...] = ("create", "append")
 
+    def fits(self, model: Expected, kind: str) -> bool:
+        """Whether it can be done to a container of that kind that says this."""
+        return kind in self.kinds and self.first == (not model.versions) and model.chain >= self.least_chain
+
+
+_DIRECTORY = ("directory",)
+_HISTORY = ("create", "append", "compact", "append")
 
 OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("create", _save, _baseline, first=True),
-        Operation("append", cnrfmt.append, _rows),
-        Operation("delete", cnrfmt.append, _deletion),
-        Operation("grow", cnrfmt.append, _growth),
-        Operation("replace", _save, _baseline),
-        Operation("open-old", None, None),
+        Operation(
+            "create", baseline, _save, lambda m, given, kind: (m.saved(given, kind),), first=True, anew=True, start=()
+        ),
+        Operation("append", some_rows, _append, lambda m, given, kind: (m.appended(given),)),
+        Operation("delete", deletion, _append, lambda m, given, kind: (m.appended(given),)),
+        Operation("grow", growth, _append, lambda m, given, kind: (m.appended(given),)),
+        Operation("replace", baseline, _save, lambda m, given, kind: (m.saved(given, kind),), anew=True),
+        Operation("open-old", lambda m, random: m, _open_old, lambda m, given, kind: (), writes=False),
+        Operation(
+            "compact",
+            lambda m, random: None,
+            _compact,
+            lambda m, _, kind: (m.compacted(kind),),
+            least_chain=2,
+            looks_first=True,
+        ),
+        Operation(
+            "merge",
+            part_of_chain,
+            _merge,
+            lambda m, given, kind: (m.merged(*given),),
+            least_chain=2,
+            looks_first=True,
+            start=("create", "append", "append"),
+        ),
+        Operation("tag", name_for_version, _tag, lambda m, given, kind: (m.tagged(*given),), kinds=_DIRECTORY),
+        Operation(
+            "collect",
+            lambda m, random: 0.0,
+            _collect,
+            lambda m, given, kind: _committed(m.collected()),
+            kinds=_DIRECTORY,
+            several=True,
+            looks_first=True,
+            alone=True,
+            start=_HISTORY,
+        ),
+        Operation(
+            "collect-later",
+            # With a clock that goes on by some seconds at each step, some of the files have waited for so long.
+            lambda m, random: random.choice([100.0, 400.0, 2000.0]),
+            _collect,
+            lambda m, given, kind: _committed(m.collected()),
+            kinds=_DIRECTORY,
+            several=True,
+            looks_first=True,
+            start=_HISTORY,
+        ),
+        Operation(
+            "checkpoint",
+            two_changes,
+            _checkpoint,
+            _run_on,
+            kinds=_DIRECTORY,
+            several=True,
+            looks_first=True,
+            keeps_house=True,
+            alone=True,
+            start=("create", "append"),
+        ),
     )
 }
 
 
 @dataclass(frozen=True)
 class Step:
-    """An operation with its input; `before` and `after` are what the container says if it doesn't happen or does.
+    """An operation with its input; what the container says before it, and after each of its commits.
 
-    `before` has no versions where there is no container yet. `after` is `before` for an operation that only reads.
+    `before` has no versions where there is no container yet. There is no commit in an operation that only reads, and
+    in one that finds nothing to be done.
     """
 
     operation: Operation
-    tables: dict[str, Any] | None
-    before: Model
-    after: Model
+    given: Any
+    before: Expected
+    stages: tuple[Expected, ...]
 
-    def run(self, path: str | os.PathLike[str], fs: Fs | None = None) -> int | None:
-        """Does it, on one thread. Returns the version that it committed; None if it only reads.
+    @property
+    def after(self) -> Expected:
+        """What the container says when all was done."""
+        return self.stages[-1] if self.stages else self.before
 
-        A reading operation opens the oldest version there is and raises `AssertionError` if it reads anything wrong.
-        """
-        if self.operation.commit is not None:
-            return self.operation.commit(path, self.tables, step=len(self.before.versions), threads=1, fs=fs)
-        check_version(path, self.before, min(self.before.versions), fs)
-        return None
+    @property
+    def version(self) -> int | None:
+        """The version that `run` gives."""
+        return self.stages[-1].head if self.stages else None
+
+    def possible(self, told: Iterable[int] = ()) -> tuple[Expected, ...]:
+        """What the container may say, once in this order, while it is done: these versions were acknowledged so far."""
+        last = max(told, default=-1)
+        return tuple(m for m in (self.before, *self.stages) if max(m.versions, default=-1) >= last)
+
+    def run(
+        self, path: PathLike, fs: Fs | None = None, tell: Callable[[int], None] = lambda version: None
+    ) -> int | None:
+        """Does it, and tells of each version that is acknowledged before it ends. Gives the last one, None if none."""
+        doing = Doing(len(self.before.versions), fs, tell, self.after.head)
+        return self.operation.run(path, self.given, doing)
 
 
-def step(name: str, before: Model, seed: int, kind: str) -> Step:
-    """The operation `name` on what `before` says, with what `seed` makes of it, on a container of this kind."""
+def step(name: str, before: Expected, seed: int, kind: str) -> Step:
+    """The operation `name` on what `before` says, with what `seed` makes of it, on a container of this kind.
+
+    Where it can't be done, a delta is appended in its place.
+    """
     operation = OPERATIONS[name]
-    if operation.commit is None or operation.tables is None:
-        return Step(operation, None, before, before)
-    tables = operation.tables(before, Random(seed))
-    after = Model()
-    after.versions = copy.copy(before.versions)
-    version = before.head + 1 if before.versions else 0
-    if operation.commit is cnrfmt.append:
-        after.append(version, tables)
-    else:
-        if kind == "file":
-            # A single file is written anew with this version alone.
-            after.versions = {}
-        after.save(version, tables)
-    return Step(operation, tables, before, after)
+    if not operation.fits(before, kind):
+        operation = OPERATIONS["append" if before.versions else "create"]
+    given = operation.given(before, Random(seed))
+    return Step(operation, given, before, operation.after(before, given, kind))
 
 
-def check_tables(found: cnrfmt.Checkpoint, expected: Mapping[str, ModelTable]) -> None:
-    """Raises `AssertionError` unless every row of every column is what it should be, bit for bit."""
-    assert set(found) == set(expected), f"tables {sorted(found)}, expected {sorted(expected)}"
-    for name, table in expected.items():
-        if table.rows is None:
-            keys = found[name].keys
-            assert keys is not None, f"{name} has no keys"
-            assert keys.tolist() == table.ids, f"keys of {name} differ"
-        assert len(found[name]) == len(table.ids), f"rows of {name} differ"
-        for column in table.dtypes:
-            values = found[name].read(column=column)
-            assert values.tobytes() == table.array(column).tobytes(), f"values of {name}.{column} differ"
-
-
-def check_version(path: str | os.PathLike[str], model: Model, version: int, fs: Fs | None = None) -> None:
-    """Raises `AssertionError` unless this version opens and says what the model says."""
-    with cnrfmt.open(path, version=version, backend="pread", verify="all", threads=1, fs=fs) as ck:
-        check_tables(ck, model.versions[version])
-
-
-def check_head(path: str | os.PathLike[str], model: Model, fs: Fs | None = None) -> None:
-    """Raises `AssertionError` unless the container has just these versions, each of them whole."""
-    with cnrfmt.open(path, backend="pread", verify="all", threads=1, fs=fs) as ck:
-        assert list(ck.versions) == sorted(model.versions), f"versions {ck.versions}, expected {sorted(model.versions)}"
-        check_tables(ck, model.versions[model.head])
-    for version in sorted(model.versions)[:-1]:
-        check_version(path, model, version, fs)
+def fitting(model: Expected, kind: str) -> list[str]:
+    """The names of what can be done to a container of this kind that says this."""
+    return [name for name, operation in OPERATIONS.items() if operation.fits(model, kind)]

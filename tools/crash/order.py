@@ -7,6 +7,8 @@ It reads the record of one commit and holds it against the steps of `spec/commit
 * When a manifest gets its name in a directory, it is durable, and so are the segments that it names, their names, and
   the folders.
 * No other byte of a published file changes, and none is cut off.
+* A manifest is removed when the head is durable and doesn't name it, and a segment when no manifest names it that is
+  there or may come back.
 * When the commit has returned, all of that is durable, the new head's name included.
 """
 
@@ -199,9 +201,13 @@ class _DirectoryOrder(_Order):
         change = event.change
         if isinstance(change, Naming):
             if manifests is not None and event.number == manifests.number and change.name.endswith(".cnrm"):
-                self.demand(event.call == "link", "a manifest isn't published by a link")
-                assert change.number is not None
-                self._check_named(self.disk.file(change.number))
+                if change.number is None:
+                    self._check_given_up(manifests, change.name)
+                else:
+                    self.demand(event.call == "link", "a manifest isn't published by a link")
+                    self._check_named(self.disk.file(change.number))
+            elif segments is not None and event.number == segments.number and change.number is None:
+                self._check_unneeded(manifests, change.name)
         elif change is not None:
             for folder in (manifests, segments):
                 names = [] if folder is None else [n for n, child in folder.entries.items() if child == event.number]
@@ -215,6 +221,22 @@ class _DirectoryOrder(_Order):
         names = sorted(name for name in folder.entries if name.endswith(".cnrm"))
         self.demand(bool(names), "there is no manifest")
         self._check_named(self.durable_file(f"{self.path}/manifests/{names[-1]}", "the head"))
+
+    def _check_given_up(self, manifests: Folder, name: str) -> None:
+        """That a manifest may be removed."""
+        newest = max(n for n in manifests.entries if n.endswith(".cnrm"))
+        head = self.parse(self.durable_file(f"{self.path}/manifests/{newest}", "the head").durable, "of the head")
+        needed = {f"{version:020d}.cnrm" for version in (head.version, *(old.version for old in head.versions))}
+        self.demand(name not in needed, f"{name} is removed, and version {head.version} names it")
+
+    def _check_unneeded(self, manifests: Folder | None, name: str) -> None:
+        """That a segment may be removed."""
+        assert manifests is not None
+        for known, number in {**manifests.durable, **manifests.entries}.items():
+            if known.endswith(".cnrm"):
+                named = self.parse(bytes(self.disk.file(number).data), known)
+                segments = {f"{entry.segment.hex()}.cnrs" for entry in named.chain}
+                self.demand(name not in segments, f"{name} is removed, and {known} names it, or may after a crash")
 
     def _check_named(self, file: File) -> None:
         """That a manifest is durable, and every file that it names."""

@@ -222,9 +222,7 @@ class Life:
         return self.tokens
 
 
-def _write(
-    place: Place, meet: Path, rank: int, ranks: int, tokens: list[int], fs: Fs | None, oracle: Oracle
-) -> None:
+def _write(place: Place, meet: Path, rank: int, ranks: int, tokens: list[int], fs: Fs | None, oracle: Oracle) -> None:
     """A rank: versions, one after the other, until one fails."""
     with FileCoordinator(meet, rank, ranks, timeout=PATIENCE / 2) as coordinator:
         for token in tokens:

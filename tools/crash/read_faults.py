@@ -137,7 +137,7 @@ class ReadWork:
         outcome = self.attempt(fs)
         assert fs.met, "the fault wasn't met"
         assert not fs.handles, f"handles left open: {fs.handles}"
-        check_error(outcome, self.folder, fs.log, writes=False)
+        check_error(outcome, self.folder, fs.log, says=False)
         check_let_go(self.path, probe)
         assert names_in(self.folder) == self._names, "a reader changed the container"
         assert self.attempt(FaultyFs()).name == "returned", "the next reader"

@@ -17,6 +17,7 @@ import itertools
 import mmap
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -56,6 +57,8 @@ class RecordingFs:
         self.log: list[Event] = []
         self.points: list[str] = []
         """The named points that were passed."""
+        self.watch: Callable[[Event], None] | None = None
+        """Called before each change."""
         self._handles: dict[int, _Handle] = {}
         self._locked: dict[int, int] = {}
         # A number is never used again, so that a call on a closed handle is found out.
@@ -285,6 +288,8 @@ class RecordingFs:
     # Within
 
     def _note(self, event: Event) -> None:
+        if self.watch is not None:
+            self.watch(event)
         self.log.append(event)
         self.disk.replay(event)
 
@@ -295,7 +300,7 @@ class RecordingFs:
         if isinstance(node, Folder):
             return FileStat("directory", (1, node.number), 0, node.mode)
         self._saw_size(node)
-        return FileStat("file", (1, node.number), len(node.data), node.mode)
+        return FileStat("file", (1, node.number), len(node.data), node.mode, node.modified)
 
     def _opened(self, handle: int, doing: str) -> _Handle:
         if handle not in self._handles:

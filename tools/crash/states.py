@@ -42,7 +42,7 @@ class FileSpace:
     """The states of one file."""
 
     def __init__(self, file: File, bits: _Bits, sector: int) -> None:
-        self.durable, self._sector = file.durable, sector
+        self.durable, self.modified, self._sector = file.durable, file.modified, sector
         self.pieces: list[tuple[int, int, int]] = []
         """Bit, start and stop of what may be kept or not."""
         self.lengths = 0
@@ -199,7 +199,7 @@ class CrashSpace:
                 self.folders[node.number] = FolderSpace(node, bits)
             else:
                 self.files[node.number] = FileSpace(node, bits, sector)
-        self._next = max(disk.nodes) + 1
+        self._next, self._clock = max(disk.nodes) + 1, disk.clock
         self.count = bits.count
         """How many bits a state has."""
         self.everything = (1 << bits.count) - 1
@@ -224,8 +224,9 @@ class CrashSpace:
                 made[number] = Folder(number, self._modes[number], names, dict(names))
             elif number not in made:
                 data = self.files[number].content(state)
-                made[number] = File(number, self._modes[number], bytearray(data), data)
-        return Disk(made, self._next)
+                modified = self.files[number].modified
+                made[number] = File(number, self._modes[number], bytearray(data), data, modified=modified)
+        return Disk(made, self._next, self._clock)
 
     def digest(self, state: int, without: str | None = None) -> int:
         """A number that is another for every other image: all paths, and the bytes of the file behind each.

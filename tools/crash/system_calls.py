@@ -159,7 +159,7 @@ def attempt_traced(work: Workload | ReadWork, injection: str = "") -> Answer:
         matches = map(_LINE.match, Path(log.name).read_text(encoding="utf-8", errors="replace").splitlines())
     found: dict[str, Any] = json.loads(data)
     return Answer(
-        Outcome(**found["outcome"]),
+        Outcome(**{**found["outcome"], "told": tuple(found["outcome"]["told"])}),
         [Call(**call) for call in found["calls"]],
         found["held"],
         [(match[1], match[2] is not None) for match in matches if match],
@@ -207,7 +207,7 @@ class SystemCallTrial(Trial):
             self.on.judge(answer.calls, outcome, probe)
             self.on.go_on(outcome, FaultyFs())
         else:
-            check_error(outcome, self.on.folder, answer.calls, writes=False)
+            check_error(outcome, self.on.folder, answer.calls, says=False)
         return outcome
 
 
