@@ -2,21 +2,21 @@
 
 from cnrfmt._version import __version__
 from cnrfmt.checkpointing.background import Pending
-from cnrfmt.checkpointing.collect import Collected, collect
-from cnrfmt.checkpointing.compaction import compact
-from cnrfmt.checkpointing.coordinator import Coordinator, FileCoordinator
+from cnrfmt.checkpointing.compacting.compaction import compact
+from cnrfmt.checkpointing.costs.planning import CheckpointPlan, plan_checkpoints
+from cnrfmt.checkpointing.costs.rates import Rates, measure_rates
+from cnrfmt.checkpointing.costs.traffic import Traffic
 from cnrfmt.checkpointing.events import Event
+from cnrfmt.checkpointing.keeping.collect import Collected, collect
+from cnrfmt.checkpointing.keeping.retention import Keep
+from cnrfmt.checkpointing.keeping.tags import tag, untag
 from cnrfmt.checkpointing.manager import CheckpointManager
-from cnrfmt.checkpointing.planning import CheckpointPlan, plan_checkpoints
 from cnrfmt.checkpointing.policies import Consecutive, Full, History, Intermittent, OneShot, Policy
-from cnrfmt.checkpointing.rates import Rates, measure_rates
-from cnrfmt.checkpointing.restoring import Restored
-from cnrfmt.checkpointing.retention import Keep
-from cnrfmt.checkpointing.shards import Shard
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator, FileCoordinator
+from cnrfmt.checkpointing.ranks.shards import Shard
+from cnrfmt.checkpointing.resuming.restoring import Restored
 from cnrfmt.checkpointing.stored_values import StoredValues
-from cnrfmt.checkpointing.tags import tag, untag
-from cnrfmt.checkpointing.tracker import KeyTracker, RowTracker
-from cnrfmt.checkpointing.traffic import Traffic
+from cnrfmt.checkpointing.tracking.tracker import KeyTracker, RowTracker
 from cnrfmt.comparing import Comparison, diff
 from cnrfmt.encodings.quantize import Quantize
 from cnrfmt.errors import (

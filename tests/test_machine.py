@@ -13,7 +13,7 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 import cnrfmt
-from cnrfmt.checkpointing import collect
+from cnrfmt.checkpointing.keeping import collect
 from cnrfmt.storage.directory_collect import Removal, Survey, plan
 from cnrfmt.storage.fs import PosixFs
 from cnrfmt.storage.single_file_commit import Appending

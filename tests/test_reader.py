@@ -15,7 +15,7 @@ import pytest
 
 import cnrfmt
 from cnrfmt import Deleted, Dropped, Quantize, Rows, TableData
-from cnrfmt.checkpointing.tags import tag
+from cnrfmt.checkpointing.keeping.tags import tag
 from cnrfmt.storage.fs import PosixFs
 
 F32 = np.float32

@@ -10,17 +10,17 @@ from typing import Any
 from cnrfmt.checkpointing import contents
 from cnrfmt.checkpointing.bits import choices_for
 from cnrfmt.checkpointing.contents import Touched
-from cnrfmt.checkpointing.coordinator import Coordinator
 from cnrfmt.checkpointing.housekeeping import keep_house
 from cnrfmt.checkpointing.lineage import Lineage, baseline_of, check_may_begin, new_run, open_version, since_baseline
 from cnrfmt.checkpointing.policies import Consecutive, Decision, Full, History, Intermittent, OneShot
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator
+from cnrfmt.checkpointing.ranks.shards import Shard, ShardPlan, plan_shards
 from cnrfmt.checkpointing.request import Request
-from cnrfmt.checkpointing.restoring import Restored, restore_version
+from cnrfmt.checkpointing.resuming.restoring import Restored, restore_version
 from cnrfmt.checkpointing.settings import Settings, is_directory
-from cnrfmt.checkpointing.shards import Shard, ShardPlan, plan_shards
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.stored_values import FromContainer, InMemory, StoredValues
-from cnrfmt.checkpointing.trackers import Trackers
+from cnrfmt.checkpointing.tracking.trackers import Trackers
 from cnrfmt.checkpointing.writing import Work, Written, commit_alone, commit_with_others
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import CommitUnknownError, DamagedError, StorageError, UsageError

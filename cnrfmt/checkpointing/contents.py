@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cnrfmt.arrays import Ids
-from cnrfmt.checkpointing.shards import Shard
+from cnrfmt.checkpointing.ranks.shards import Shard
 from cnrfmt.checkpointing.snapshot import Picked
 from cnrfmt.encodings import Recipe
 from cnrfmt.errors import UsageError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from cnrfmt.checkpointing.collect import collect
-from cnrfmt.checkpointing.compaction import due_in, merge
+from cnrfmt.checkpointing.compacting.compaction import due_in, merge
 from cnrfmt.checkpointing.events import Event, tell
+from cnrfmt.checkpointing.keeping.collect import collect
 from cnrfmt.checkpointing.lineage import Lineage
 from cnrfmt.checkpointing.settings import Settings
 from cnrfmt.errors import CnrError

@@ -14,16 +14,16 @@ from typing import Any, Self
 from cnrfmt.checkpointing import endings
 from cnrfmt.checkpointing.background import Pending, Worker
 from cnrfmt.checkpointing.checkpointer import Checkpointer
-from cnrfmt.checkpointing.coordinator import Coordinator
 from cnrfmt.checkpointing.events import Event, EventKind, Listener, tell
+from cnrfmt.checkpointing.keeping.retention import Keep
 from cnrfmt.checkpointing.policies import Decision, History, Policy
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator
+from cnrfmt.checkpointing.ranks.together import fail_together
 from cnrfmt.checkpointing.request import request
-from cnrfmt.checkpointing.restoring import Restored
-from cnrfmt.checkpointing.retention import Keep
+from cnrfmt.checkpointing.resuming.restoring import Restored
 from cnrfmt.checkpointing.settings import Mode, Start, StoredIn, WhenBusy, check_for_ranks, settings
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.stored_values import StoredValues
-from cnrfmt.checkpointing.together import fail_together
 from cnrfmt.checkpointing.writing import Work
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import CnrError, SupersededError, UsageError, VersionNotFoundError

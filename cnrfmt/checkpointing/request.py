@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from cnrfmt.checkpointing import random_state
 from cnrfmt.checkpointing.contents import Live, live
 from cnrfmt.checkpointing.policies import Decision
-from cnrfmt.checkpointing.restoring import OWN, READER
+from cnrfmt.checkpointing.resuming import random_state
+from cnrfmt.checkpointing.resuming.restoring import OWN, READER
 from cnrfmt.commits import Prepared, check_common
 from cnrfmt.dense import prepare
 from cnrfmt.errors import UsageError

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 from cnrfmt import parallel
 from cnrfmt.checkpointing.bits import MOST_BITS, bits_for, chosen_bits, expected_restores
 from cnrfmt.checkpointing.events import Listener
+from cnrfmt.checkpointing.keeping.retention import Keep, keep_of
 from cnrfmt.checkpointing.policies import Decision, History, Policy, policy_for
-from cnrfmt.checkpointing.retention import Keep, keep_of
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import UsageError
 from cnrfmt.storage.container import SUFFIX

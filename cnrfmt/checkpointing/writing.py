@@ -6,17 +6,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cnrfmt.checkpointing.agreement import agree, check_quantize
 from cnrfmt.checkpointing.contents import check_same_tables
-from cnrfmt.checkpointing.coordinator import Coordinator
+from cnrfmt.checkpointing.keeping.retention import Keep, kept
 from cnrfmt.checkpointing.lineage import Lineage
 from cnrfmt.checkpointing.policies import Decision
-from cnrfmt.checkpointing.ranks import commit_together
+from cnrfmt.checkpointing.ranks.agreement import agree, check_quantize
+from cnrfmt.checkpointing.ranks.commit import commit_together
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator
+from cnrfmt.checkpointing.ranks.shards import ShardPlan
+from cnrfmt.checkpointing.ranks.together import PLAN, together
 from cnrfmt.checkpointing.request import Request
-from cnrfmt.checkpointing.retention import Keep, kept
-from cnrfmt.checkpointing.shards import ShardPlan
 from cnrfmt.checkpointing.snapshot import Snapshot
-from cnrfmt.checkpointing.together import PLAN, together
 from cnrfmt.commits import Attempt, Prepared, attempt
 from cnrfmt.commits import Keep as KeepVersions
 from cnrfmt.encodings.quantize import Choices

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 import cnrfmt
-from cnrfmt.checkpointing.compaction import compact
+from cnrfmt.checkpointing.compacting.compaction import compact
 from cnrfmt.cli import exits, output
 from cnrfmt.cli.options import Verbs, add_path, add_threads, add_verb, add_version, naming_options
 from cnrfmt.sizes import sizes

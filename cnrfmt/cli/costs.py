@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cnrfmt.checkpointing.cost_history import RESTATED, Cost, averages, cost_history
+from cnrfmt.checkpointing.costs.cost_history import RESTATED, Cost, averages, cost_history
 from cnrfmt.cli import output
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.run_record import RunRecord, record_of

@@ -7,8 +7,8 @@ import math
 import re
 from typing import Any
 
-from cnrfmt.checkpointing.collect import GRACE, Collected, collect, time_text
-from cnrfmt.checkpointing.retention import Keep
+from cnrfmt.checkpointing.keeping.collect import GRACE, Collected, collect, time_text
+from cnrfmt.checkpointing.keeping.retention import Keep
 from cnrfmt.cli import exits, output
 from cnrfmt.cli.options import Verbs, add_path, add_verb, naming_options
 from cnrfmt.errors import UsageError

@@ -14,10 +14,10 @@ from cnrfmt.cli.options import Verbs, add_threads, add_verb
 from cnrfmt.errors import UsageError
 
 if TYPE_CHECKING:
-    from cnrfmt.checkpointing.estimates import TableShape
-    from cnrfmt.checkpointing.planning import CheckpointPlan
-    from cnrfmt.checkpointing.rates import Rates
-    from cnrfmt.checkpointing.traffic import Traffic
+    from cnrfmt.checkpointing.costs.estimates import TableShape
+    from cnrfmt.checkpointing.costs.planning import CheckpointPlan
+    from cnrfmt.checkpointing.costs.rates import Rates
+    from cnrfmt.checkpointing.costs.traffic import Traffic
 
 _TABLE = re.compile(r"(.+?):([\d_]+)x(\d+)((?::[^:]+)*)")
 _RATES = ("encode", "gather", "write")
@@ -88,7 +88,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from cnrfmt.checkpointing.planning import plan_checkpoints
+    from cnrfmt.checkpointing.costs.planning import plan_checkpoints
 
     tables, dense = _tables(args)
     traffic = _traffic(args)
@@ -121,7 +121,7 @@ def _tables(args: argparse.Namespace) -> tuple[list[TableShape], int]:
         raise UsageError("plan takes the tables of PATH, or --table once or more, one of the two")
     if args.path is None:
         return [_table(word) for word in args.tables], 0
-    from cnrfmt.checkpointing.estimates import shapes_of
+    from cnrfmt.checkpointing.costs.estimates import shapes_of
     from cnrfmt.cli import describe
 
     with cnrfmt.open(args.path) as ck:
@@ -130,7 +130,7 @@ def _tables(args: argparse.Namespace) -> tuple[list[TableShape], int]:
 
 def _table(word: str) -> TableShape:
     from cnrfmt import dtypes
-    from cnrfmt.checkpointing.estimates import table_shape
+    from cnrfmt.checkpointing.costs.estimates import table_shape
 
     found = _TABLE.fullmatch(word)
     if found is None:
@@ -152,7 +152,7 @@ def _table(word: str) -> TableShape:
 
 
 def _traffic(args: argparse.Namespace) -> Traffic:
-    from cnrfmt.checkpointing.traffic import EXPONENT, Traffic
+    from cnrfmt.checkpointing.costs.traffic import EXPONENT, Traffic
 
     if (args.touched is None) == (args.lookups is None):
         raise UsageError("plan takes --touched or --lookups, one of the two")
@@ -193,8 +193,8 @@ def _rates(
     args: argparse.Namespace, tables: list[TableShape], bits: int, quantize: Any
 ) -> tuple[Rates, tuple[str, ...]]:
     """The rates, and which of them were measured just now."""
-    from cnrfmt.checkpointing import rates
-    from cnrfmt.checkpointing.estimates import recipes_for
+    from cnrfmt.checkpointing.costs import rates
+    from cnrfmt.checkpointing.costs.estimates import recipes_for
 
     given: dict[str, float] = {}
     for word in args.rates:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cnrfmt.checkpointing.cost_history import Cost, cost_history
+from cnrfmt.checkpointing.costs.cost_history import Cost, cost_history
 from cnrfmt.cli import costs, describe, exits, output
 from cnrfmt.cli.options import Verbs, add_path, add_verb
 from cnrfmt.errors import UsageError
@@ -92,7 +92,7 @@ def _target(args: argparse.Namespace) -> Path | None:
 def _drawing(path: Path) -> Callable[[str, str, list[Cost], int, list[str]], None]:
     """What draws there; raises `UsageError` now where that can't be done later."""
     try:
-        from cnrfmt.checkpointing import plotting
+        from cnrfmt.checkpointing.costs import plotting
         from cnrfmt.trial.plot import check_path
     except ImportError as error:
         raise UsageError("plot needs matplotlib; run: pip install 'cnrfmt[plot]' (--json does without)") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import cnrfmt
-from cnrfmt.checkpointing.tags import tag, untag
+from cnrfmt.checkpointing.keeping.tags import tag, untag
 from cnrfmt.cli import output
 from cnrfmt.cli.options import Verbs, add_path, add_verb
 from cnrfmt.errors import UsageError

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from cnrfmt.checkpointing.collect import collect
-from cnrfmt.checkpointing.compaction import compact, merge
+from cnrfmt.checkpointing.compacting.compaction import compact, merge
+from cnrfmt.checkpointing.keeping.collect import collect
+from cnrfmt.checkpointing.keeping.retention import keep_of, kept, unrecorded
+from cnrfmt.checkpointing.keeping.tags import tag, untag
 from cnrfmt.checkpointing.manager import CheckpointManager
-from cnrfmt.checkpointing.retention import keep_of, kept, unrecorded
-from cnrfmt.checkpointing.tags import tag, untag
 from cnrfmt.reader import open
 from cnrfmt.run_record import record_of
 from cnrfmt.storage.fs import Fs

@@ -13,9 +13,9 @@ import numpy as np
 
 import cnrfmt
 from cnrfmt import Rows
-from cnrfmt.checkpointing.coordinator import Coordinator, FileCoordinator
-from cnrfmt.checkpointing.ranks import commit_together, plan_together
-from cnrfmt.checkpointing.shards import Shard
+from cnrfmt.checkpointing.ranks.commit import commit_together, plan_together
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator, FileCoordinator
+from cnrfmt.checkpointing.ranks.shards import Shard
 from cnrfmt.commits import Attempt
 from cnrfmt.encodings import Recipe
 from cnrfmt.format.encoding import RawLayout

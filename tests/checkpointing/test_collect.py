@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import cnrfmt
-from cnrfmt.checkpointing.collect import GRACE, collect, time_text
-from cnrfmt.checkpointing.retention import Keep
-from cnrfmt.checkpointing.tags import tag
+from cnrfmt.checkpointing.keeping.collect import GRACE, collect, time_text
+from cnrfmt.checkpointing.keeping.retention import Keep
+from cnrfmt.checkpointing.keeping.tags import tag
 from cnrfmt.commits import attempt
 from cnrfmt.errors import (
     CommitUnknownError,

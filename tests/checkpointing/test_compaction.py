@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import cnrfmt
 from cnrfmt import ConflictError, Deleted, Quantize, Rows, TableData, UsageError
-from cnrfmt.checkpointing import compaction
-from cnrfmt.checkpointing.compaction import compact, due, due_in, merge
-from cnrfmt.checkpointing.merging import merged_table
+from cnrfmt.checkpointing.compacting import compaction
+from cnrfmt.checkpointing.compacting.compaction import compact, due, due_in, merge
+from cnrfmt.checkpointing.compacting.merging import merged_table
 from cnrfmt.commits import attempt
 from cnrfmt.format.encoding import CodebookLayout, RawLayout
 from cnrfmt.format.manifest import Manifest
@@ -265,7 +265,7 @@ def test_more_tombstones_than_a_segment_may_have(tmp_path: Path, monkeypatch: py
     cnrfmt.save(path, {"visitor": TableData(np.ones((4, 2)), keys=[1, 2, 3, 4])})
     for key in (1, 2, 3):
         cnrfmt.append(path, {"visitor": Deleted([key])})
-    monkeypatch.setattr("cnrfmt.checkpointing.merging.limits.MAX_TOMBSTONES", 2)
+    monkeypatch.setattr("cnrfmt.checkpointing.compacting.merging.limits.MAX_TOMBSTONES", 2)
     with pytest.raises(UsageError, match="delete 3 keys together, and one may name 2"):
         merge(path, 1, 4, expect=head_of(path))
     assert len(head_of(path).chain) == 4
@@ -366,8 +366,8 @@ def test_the_bytes_depend_on_neither_threads_nor_chunks(tmp_path: Path, monkeypa
     found = []
     for number, (threads, chunk, window) in enumerate([(1, 4 << 20, 1 << 18), (3, 100, 7), (2, 1000, 16)]):
         monkeypatch.setattr("cnrfmt.segment_writer._CHUNK", chunk)
-        monkeypatch.setattr("cnrfmt.checkpointing.merging._WINDOW", window)
-        monkeypatch.setattr("cnrfmt.checkpointing.merged_rows._BATCH", threads)
+        monkeypatch.setattr("cnrfmt.checkpointing.compacting.merging._WINDOW", window)
+        monkeypatch.setattr("cnrfmt.checkpointing.compacting.merged_rows._BATCH", threads)
         target = tmp_path / f"{number}.cnr"
         compact(path, target, threads=threads)
         with cnrfmt.open(target) as ck:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from cnrfmt.checkpointing import coordinator
-from cnrfmt.checkpointing.coordinator import FileCoordinator, SingleRank
+from cnrfmt.checkpointing.ranks import coordinator
+from cnrfmt.checkpointing.ranks.coordinator import FileCoordinator, SingleRank
 from cnrfmt.errors import CommitError, LockedError, RankLostError, StorageError, UsageError
 from cnrfmt.storage.fs import OpenMode
 from tests.checkpointing.ranks import as_ranks
@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 
 RANK = """
 import os, sys, time
-from cnrfmt.checkpointing import coordinator
-from cnrfmt.checkpointing.coordinator import FileCoordinator
+from cnrfmt.checkpointing.ranks import coordinator
+from cnrfmt.checkpointing.ranks.coordinator import FileCoordinator
 coordinator = FileCoordinator(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), timeout=60)
 coordinator.barrier("met")
 {body}

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import cnrfmt
-from cnrfmt.checkpointing.collect import collect
-from cnrfmt.checkpointing.compaction import merge
-from cnrfmt.checkpointing.cost_history import RESTATED, averages, cost_history, described
+from cnrfmt.checkpointing.compacting.compaction import merge
+from cnrfmt.checkpointing.costs.cost_history import RESTATED, averages, cost_history, described
+from cnrfmt.checkpointing.keeping.collect import collect
+from cnrfmt.checkpointing.keeping.retention import Keep
 from cnrfmt.checkpointing.manager import CheckpointManager
 from cnrfmt.checkpointing.policies import costs_of, needed_by
-from cnrfmt.checkpointing.retention import Keep
 from cnrfmt.demo.orders import Dataset, load_orders
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.run_record import CheckpointRecord, record_of

@@ -12,8 +12,8 @@ import pytest
 import cnrfmt
 from cnrfmt import CommitUnknownError, ConflictError, Dropped, MissingKeyError, Quantize, StorageError, UsageError
 from cnrfmt.checkpointing.events import Event
+from cnrfmt.checkpointing.keeping.retention import Keep
 from cnrfmt.checkpointing.manager import CheckpointManager
-from cnrfmt.checkpointing.retention import Keep
 from cnrfmt.errors import SupersededError
 from cnrfmt.run_record import record_of
 from tests.checkpointing.support import Disk, Trainer, check, sound
@@ -386,6 +386,32 @@ def test_what_a_checkpoint_holds(path: Path) -> None:
     again = np.random.default_rng(0)
     restored.set_random({"mine": again})
     assert (again.random(5).tolist(), np.random.random(3).tolist()) == expected  # noqa: NPY002
+
+
+def test_a_merged_head_that_cannot_be_looked_at_is_not_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a checkpoint since the baseline would be put on a segment that may be gone by then."""
+    from cnrfmt.checkpointing import lineage
+
+    path, tables = tmp_path / "run", {"t": np.ones((8, 2), np.float32)}
+    cnrfmt.save(path, tables)
+    cnrfmt.append(path, {"t": cnrfmt.Rows([1], np.zeros((1, 2), np.float32))})
+    with cnrfmt.open(path) as ck:
+        old, baseline = ck.manifest, lineage.baseline_of(ck.view)
+    cnrfmt.compact(path)
+    with cnrfmt.open(path) as ck:
+        merged = ck.manifest
+    run = lineage.Lineage(str(path), lineage.new_run(), head=old, base=old, baseline=baseline)
+    with monkeypatch.context() as patch:
+        patch.setattr(lineage, "open", lambda *args, **options: cnrfmt.open(tmp_path / "nowhere"))
+        with pytest.raises(StorageError):
+            run.adopt(merged)
+    assert (run.head, run.base, run.baseline) == (old, old, baseline)
+    run.adopt(merged)
+    assert (run.head, run.base) == (merged, merged)
+    assert run.baseline is not None
+    assert run.baseline.chain == merged.chain
 
 
 def test_a_single_file_gives_up_no_version_before_it_is_written_anew(tmp_path: Path) -> None:

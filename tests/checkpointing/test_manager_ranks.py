@@ -16,7 +16,7 @@ import pytest
 
 import cnrfmt
 from cnrfmt import CheckpointManager, CommitError, Shard, TableData, UsageError
-from cnrfmt.checkpointing.coordinator import FileCoordinator
+from cnrfmt.checkpointing.ranks.coordinator import FileCoordinator
 from tests.checkpointing.ranks import as_ranks, check_sound, parts
 from tests.storage.support import QuickFs
 
@@ -177,7 +177,7 @@ def test_settings_that_do_not_go_with_ranks(tmp_path: Path, options: dict[str, A
 _PROGRAM = """
 import json, sys
 from cnrfmt import CheckpointManager, CnrError
-from cnrfmt.checkpointing.coordinator import FileCoordinator
+from cnrfmt.checkpointing.ranks.coordinator import FileCoordinator
 from tests.checkpointing.test_manager_ranks import Model, Rank
 
 path, meet, rank, ranks, until = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import cnrfmt
 from cnrfmt import Quantize
 from cnrfmt.checkpointing.bits import choices_for
-from cnrfmt.checkpointing.estimates import TableShape, index_bytes, recipes_for, shapes_of, table_shape
-from cnrfmt.checkpointing.planning import CheckpointPlan, plan_checkpoints
+from cnrfmt.checkpointing.costs.estimates import TableShape, index_bytes, recipes_for, shapes_of, table_shape
+from cnrfmt.checkpointing.costs.planning import CheckpointPlan, plan_checkpoints
+from cnrfmt.checkpointing.costs.rates import Rates, largest, measure_rates, measure_write
+from cnrfmt.checkpointing.costs.traffic import CLASSES, Traffic
 from cnrfmt.checkpointing.policies import NAMED, History
-from cnrfmt.checkpointing.rates import Rates, largest, measure_rates, measure_write
-from cnrfmt.checkpointing.traffic import CLASSES, Traffic
 from cnrfmt.encodings import row_ids
 from cnrfmt.errors import UsageError
 from cnrfmt.kernels._jit import INTERPRETED

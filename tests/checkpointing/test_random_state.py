@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cnrfmt
-from cnrfmt.checkpointing.random_state import PREFIX, capture, reinstate
+from cnrfmt.checkpointing.resuming.random_state import PREFIX, capture, reinstate
 
 BITS = ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
 # ruff: noqa: NPY002 - these are the functions that are tested here.

@@ -31,10 +31,10 @@ from cnrfmt import (
     UnsupportedError,
     UsageError,
 )
-from cnrfmt.checkpointing.coordinator import Coordinator, FileCoordinator, SingleRank
-from cnrfmt.checkpointing.ranks import commit_together, plan_together
-from cnrfmt.checkpointing.shards import Shard
-from cnrfmt.checkpointing.together import together
+from cnrfmt.checkpointing.ranks.commit import commit_together, plan_together
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator, FileCoordinator, SingleRank
+from cnrfmt.checkpointing.ranks.shards import Shard
+from cnrfmt.checkpointing.ranks.together import together
 from cnrfmt.demo.orders import Orders, load_orders
 from cnrfmt.dense import prepare
 from cnrfmt.errors import RankLostError, TooLargeError
@@ -276,7 +276,7 @@ def test_one_rank_writes_the_bytes_of_the_plain_path(tmp_path: Path, monkeypatch
 
     def fixed() -> None:
         ids = drawn()
-        for module in ("commits", "plan", "storage.directory_commit", "checkpointing.ranks"):
+        for module in ("commits", "plan", "storage.directory_commit", "checkpointing.ranks.commit"):
             monkeypatch.setattr(f"cnrfmt.{module}.new_id", lambda: next(ids))
         monkeypatch.setattr("cnrfmt.commits.now", lambda: "2024-02-29T12:00:00Z")
 

@@ -20,7 +20,7 @@ from cnrfmt import (
     Rows,
     StorageError,
 )
-from cnrfmt.checkpointing.coordinator import Coordinator, FileCoordinator
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator, FileCoordinator
 from cnrfmt.errors import RankLostError
 from cnrfmt.storage.directory_commit import DirectoryTransaction
 from cnrfmt.storage.fs import Fs

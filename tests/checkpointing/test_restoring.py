@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import cnrfmt
 from cnrfmt import Deleted, Quantize, Rows, Table, TableData
-from cnrfmt.checkpointing import restoring
-from cnrfmt.checkpointing.random_state import capture
-from cnrfmt.checkpointing.restoring import READER, Restored, restore_version
-from cnrfmt.checkpointing.shards import Shard
-from cnrfmt.checkpointing.targets import Target
+from cnrfmt.checkpointing.ranks.shards import Shard
+from cnrfmt.checkpointing.resuming import restoring
+from cnrfmt.checkpointing.resuming.random_state import capture
+from cnrfmt.checkpointing.resuming.restoring import READER, Restored, restore_version
+from cnrfmt.checkpointing.resuming.targets import Target
 from cnrfmt.run_record import RESERVED, CheckpointRecord, RunRecord
 
 F32 = np.float32

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from cnrfmt.checkpointing.retention import EVERYTHING, Keep, keep_of, kept
+from cnrfmt.checkpointing.keeping.retention import EVERYTHING, Keep, keep_of, kept
 from cnrfmt.errors import UsageError
 from cnrfmt.run_record import CheckpointRecord, RunRecord
 

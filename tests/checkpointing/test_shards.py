@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cnrfmt import Deleted, Dropped, MissingKeyError, Quantize, Rows, TableData, UsageError
-from cnrfmt.checkpointing.agreement import Agreement, agree, check_quantize
-from cnrfmt.checkpointing.shards import Shard, ShardPlan, plan_shards
+from cnrfmt.checkpointing.ranks.agreement import Agreement, agree, check_quantize
+from cnrfmt.checkpointing.ranks.shards import Shard, ShardPlan, plan_shards
 from cnrfmt.format.schema import TableSchema
 from tests.checkpointing.ranks import raw
 from tests.storage.support import payload

@@ -10,8 +10,8 @@ import pytest
 
 import cnrfmt
 from cnrfmt import commits
-from cnrfmt.checkpointing.collect import collect
-from cnrfmt.checkpointing.tags import tag, untag
+from cnrfmt.checkpointing.keeping.collect import collect
+from cnrfmt.checkpointing.keeping.tags import tag, untag
 from cnrfmt.errors import ChainTooLongError, MissingKeyError, UsageError, VersionNotFoundError
 from cnrfmt.run_record import record_of
 from tests.storage.support import QuickFs

@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cnrfmt.checkpointing import row_marks
-from cnrfmt.checkpointing.tracker import KeyTracker, RowTracker
+from cnrfmt.checkpointing.tracking import row_marks
+from cnrfmt.checkpointing.tracking.tracker import KeyTracker, RowTracker
 from cnrfmt.demo.orders import load_orders
 from cnrfmt.errors import MissingKeyError, UsageError
 from cnrfmt.inputs import as_flat_ids
@@ -44,7 +44,7 @@ def tracker(request: pytest.FixtureRequest) -> RowTracker | KeyTracker:
 
 def test_constants_of_the_sets_are_those_of_their_kernels() -> None:
     # They stand in two places, since importing a kernel takes long.
-    from cnrfmt.checkpointing import key_marks
+    from cnrfmt.checkpointing.tracking import key_marks
 
     assert row_marks._PAGE_ROWS == row_kernel.PAGE_ROWS == 8 * row_marks._PAGE_BYTES
     assert (key_marks.WRITTEN, key_marks.DELETED) == (key_kernel.WRITTEN, key_kernel.DELETED)

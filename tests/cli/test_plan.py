@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import cnrfmt
-from cnrfmt.checkpointing import rates
+from cnrfmt.checkpointing.costs import rates
 from cnrfmt.sizes import commit_sizes
 from tests.cli.support import Command
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import cnrfmt
-from cnrfmt.checkpointing import plotting
-from cnrfmt.checkpointing.cost_history import cost_history
+from cnrfmt.checkpointing.costs import plotting
+from cnrfmt.checkpointing.costs.cost_history import cost_history
 from cnrfmt.run_record import CheckpointRecord
 from tests.cli.runs import train
 from tests.cli.support import Command
@@ -121,7 +121,7 @@ def test_what_it_cannot_do(run: Path, cnr: Command, tmp_path: Path, monkeypatch:
     found = builtins.__import__
 
     def without(name: str, *args: Any) -> Any:
-        if name == "cnrfmt.checkpointing" and args[2] == ("plotting",):
+        if name == "cnrfmt.checkpointing.costs" and args[2] == ("plotting",):
             raise ImportError(name)
         return found(name, *args)
 

@@ -21,7 +21,7 @@ ENGINE = """
 import sys
 from dataclasses import replace
 from tools.crash import kills
-from cnrfmt.checkpointing import collect
+from cnrfmt.checkpointing.keeping import collect
 from cnrfmt.storage import base, directory_commit, single_file, single_file_commit
 
 def warm_up(folder):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cnrfmt.checkpointing import collect
+from cnrfmt.checkpointing.keeping import collect
 from cnrfmt.storage.directory_collect import Removal, Survey
 from cnrfmt.storage.single_file_commit import Appending
 from cnrfmt.table import Table

@@ -18,7 +18,9 @@ SEED = 11
 ENGINE = """
 import sys
 from tools.crash import ranks
-from cnrfmt.checkpointing import accepting, coordinator, ranks as together
+from cnrfmt.checkpointing.ranks import accepting
+from cnrfmt.checkpointing.ranks import coordinator
+from cnrfmt.checkpointing.ranks import commit as together
 from cnrfmt.storage import directory_commit
 {plant}
 sys.exit(ranks.main(sys.argv[1:]))

@@ -173,9 +173,9 @@ def test_the_same_command_gives_the_same_figures(tmp_path: Path, capsys: pytest.
 
 def test_rates_are_measured_where_none_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_COPIED", 1 << 20)
-    monkeypatch.setattr("cnrfmt.checkpointing.rates._TABLE", 1 << 14)
-    monkeypatch.setattr("cnrfmt.checkpointing.rates._ROUNDS", 1)
-    monkeypatch.setattr("cnrfmt.checkpointing.rates._WRITE_SECONDS", 0.01)
+    monkeypatch.setattr("cnrfmt.checkpointing.costs.rates._TABLE", 1 << 14)
+    monkeypatch.setattr("cnrfmt.checkpointing.costs.rates._ROUNDS", 1)
+    monkeypatch.setattr("cnrfmt.checkpointing.costs.rates._WRITE_SECONDS", 0.01)
     found = measure(tmp_path, 16, 2)
     assert set(found.encode) == set(found.gather) == set(BITS)
     assert min(*found.encode.values(), *found.gather.values(), found.copy, found.disk) > 0

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import cnrfmt
-from cnrfmt.checkpointing.compaction import compact, due_in, merge
+from cnrfmt.checkpointing.compacting.compaction import compact, due_in, merge
 from tools.bench._data import table, touched_rows
 from tools.bench._figures import Figure, Target, in_turn, say, table_of, timed
 from tools.bench._setting import Setting, clear, warm

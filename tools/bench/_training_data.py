@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cnrfmt import TableData
 from cnrfmt.arrays import Array
-from cnrfmt.checkpointing.traffic import CLASSES, EXPONENT, Traffic
+from cnrfmt.checkpointing.costs.traffic import CLASSES, EXPONENT, Traffic
 from cnrfmt.demo.model import KEYED, Model, pair_keys
 from cnrfmt.demo.orders import load_orders
 from cnrfmt.demo.training import draw, mark, row_step

@@ -29,8 +29,8 @@ import numpy as np
 
 import cnrfmt
 from cnrfmt import CheckpointManager, Event, TableData
+from cnrfmt.checkpointing.costs.traffic import SPREAD
 from cnrfmt.checkpointing.policies import NAMED
-from cnrfmt.checkpointing.traffic import SPREAD
 from cnrfmt.sizes import KEYS, commit_sizes
 from tools.bench._figures import say
 from tools.bench._training_data import Orders, Ratings, Source, Zipf

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 
 from cnrfmt.arrays import Array
-from cnrfmt.checkpointing.tracker import KeyTracker, RowTracker, Tracker
+from cnrfmt.checkpointing.tracking.tracker import KeyTracker, RowTracker, Tracker
 from cnrfmt.demo import training
 from cnrfmt.demo.model import SETTINGS, Model
 from cnrfmt.demo.orders import Dataset, load_orders

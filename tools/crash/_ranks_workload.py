@@ -14,9 +14,9 @@ import numpy as np
 
 import cnrfmt
 from cnrfmt import Deleted, Rows, TableData
-from cnrfmt.checkpointing.coordinator import Coordinator
-from cnrfmt.checkpointing.ranks import commit_together, plan_together
-from cnrfmt.checkpointing.shards import Shard
+from cnrfmt.checkpointing.ranks.commit import commit_together, plan_together
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator
+from cnrfmt.checkpointing.ranks.shards import Shard
 from cnrfmt.commits import Attempt
 from cnrfmt.dense import prepare
 from cnrfmt.encodings import Recipe

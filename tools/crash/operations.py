@@ -16,7 +16,7 @@ import numpy as np
 
 import cnrfmt
 from cnrfmt import TableData
-from cnrfmt.checkpointing.compaction import merge
+from cnrfmt.checkpointing.compacting.compaction import merge
 from cnrfmt.storage.fs import Fs
 from tools.crash._inputs import (
     F32,

@@ -27,7 +27,7 @@ from random import Random
 from typing import Any
 
 import cnrfmt
-from cnrfmt.checkpointing.coordinator import FileCoordinator, SingleRank
+from cnrfmt.checkpointing.ranks.coordinator import FileCoordinator, SingleRank
 from cnrfmt.errors import CommitError
 from cnrfmt.storage.fs import Fs
 from tools import cnrcheck

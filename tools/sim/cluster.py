@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cnrfmt.checkpointing.estimates import TableShape, table_shape
-from cnrfmt.checkpointing.planning import CheckpointPlan, plan_checkpoints
-from cnrfmt.checkpointing.traffic import CLASSES, EXPONENT, SPREAD, Traffic
+from cnrfmt.checkpointing.costs.estimates import TableShape, table_shape
+from cnrfmt.checkpointing.costs.planning import CheckpointPlan, plan_checkpoints
+from cnrfmt.checkpointing.costs.traffic import CLASSES, EXPONENT, SPREAD, Traffic
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cnrfmt.checkpointing.estimates import recipes_for, table_shape
-from cnrfmt.checkpointing.rates import measure_write, snapshot_rates
+from cnrfmt.checkpointing.costs.estimates import recipes_for, table_shape
+from cnrfmt.checkpointing.costs.rates import measure_write, snapshot_rates
 from tools.sim.cluster import RAW, Measured
 
 BITS = (2, 3, 4, 8, RAW)

@@ -11,9 +11,18 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Ids
-from cnrfmt.checkpointing.random_state import PREFIX as RANDOM
-from cnrfmt.checkpointing.random_state import reinstate
-from cnrfmt.checkpointing.targets import Fill, Findings, Source, Target, check_apart, match, resize_words, select
+from cnrfmt.checkpointing.resuming.random_state import PREFIX as RANDOM
+from cnrfmt.checkpointing.resuming.random_state import reinstate
+from cnrfmt.checkpointing.resuming.targets import (
+    Fill,
+    Findings,
+    Source,
+    Target,
+    check_apart,
+    match,
+    resize_words,
+    select,
+)
 from cnrfmt.errors import CnrError, DamagedError, MissingKeyError, UsageError
 from cnrfmt.inputs import as_ids
 from cnrfmt.memory import Budget, guarded

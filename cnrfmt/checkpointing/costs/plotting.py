@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from cnrfmt.checkpointing.cost_history import RESTATED, Cost, averages
+from cnrfmt.checkpointing.costs.cost_history import RESTATED, Cost, averages
 
 _Floats = npt.NDArray[np.float64]
 

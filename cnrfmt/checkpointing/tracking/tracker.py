@@ -22,8 +22,8 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 import numpy as np
 
 from cnrfmt.arrays import Ids
-from cnrfmt.checkpointing.key_marks import DELETED, WRITTEN, KeyMarks
-from cnrfmt.checkpointing.row_marks import RowMarks
+from cnrfmt.checkpointing.tracking.key_marks import DELETED, WRITTEN, KeyMarks
+from cnrfmt.checkpointing.tracking.row_marks import RowMarks
 from cnrfmt.errors import MissingKeyError, UsageError
 from cnrfmt.format import limits
 from cnrfmt.inputs import as_flat_ids

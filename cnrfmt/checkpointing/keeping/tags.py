@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cnrfmt.checkpointing.restating import head_of, restate
+from cnrfmt.checkpointing.keeping.restating import head_of, restate
 from cnrfmt.commits import attempt
 from cnrfmt.errors import MissingKeyError, UsageError, VersionNotFoundError
 from cnrfmt.format.digests import new_id

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cnrfmt import dtypes, parallel
-from cnrfmt.checkpointing.estimates import TableShape
+from cnrfmt.checkpointing.costs.estimates import TableShape
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.encodings import Recipe
 from cnrfmt.errors import UsageError

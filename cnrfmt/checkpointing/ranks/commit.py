@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 
-from cnrfmt.checkpointing.accepting import accept
-from cnrfmt.checkpointing.agreement import Agreement, agree, check_quantize
-from cnrfmt.checkpointing.coordinator import Coordinator
-from cnrfmt.checkpointing.shards import ShardPlan, plan_shards
-from cnrfmt.checkpointing.together import SilenceError, opened, together
+from cnrfmt.checkpointing.ranks.accepting import accept
+from cnrfmt.checkpointing.ranks.agreement import Agreement, agree, check_quantize
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator
+from cnrfmt.checkpointing.ranks.shards import ShardPlan, plan_shards
+from cnrfmt.checkpointing.ranks.together import SilenceError, opened, together
 from cnrfmt.commits import Attempt, Prepared, attempt, with_segment
 from cnrfmt.encodings import Recipe
 from cnrfmt.encodings.quantize import Choices

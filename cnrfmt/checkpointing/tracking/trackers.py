@@ -10,7 +10,7 @@ import numpy as np
 
 from cnrfmt.arrays import Ids
 from cnrfmt.checkpointing.contents import Tables, Touched
-from cnrfmt.checkpointing.tracker import KeyTracker, RowTracker
+from cnrfmt.checkpointing.tracking.tracker import KeyTracker, RowTracker
 from cnrfmt.errors import MissingKeyError, UsageError
 
 

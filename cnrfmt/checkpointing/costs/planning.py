@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cnrfmt.checkpointing.estimates import TableShape, manifest_bytes, recipes_for, segment_sizes
+from cnrfmt.checkpointing.costs.estimates import TableShape, manifest_bytes, recipes_for, segment_sizes
+from cnrfmt.checkpointing.costs.rates import Rates
+from cnrfmt.checkpointing.costs.traffic import Traffic
 from cnrfmt.checkpointing.policies import Costs, Decision, History, Policy, costs_of, policy_for
-from cnrfmt.checkpointing.rates import Rates
-from cnrfmt.checkpointing.traffic import Traffic
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import UsageError
 from cnrfmt.run_record import CheckpointRecord

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from cnrfmt.checkpointing.restating import head_of, restate
-from cnrfmt.checkpointing.retention import Keep, keep_of, kept, unrecorded
+from cnrfmt.checkpointing.keeping.restating import head_of, restate
+from cnrfmt.checkpointing.keeping.retention import Keep, keep_of, kept, unrecorded
 from cnrfmt.commits import attempt
 from cnrfmt.errors import (
     ConflictError,

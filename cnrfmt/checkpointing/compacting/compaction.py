@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from cnrfmt import parallel
-from cnrfmt.checkpointing.merged_rows import Count
-from cnrfmt.checkpointing.merging import Older, merged_table
+from cnrfmt.checkpointing.compacting.merged_rows import Count
+from cnrfmt.checkpointing.compacting.merging import Older, merged_table
 from cnrfmt.commits import Attempt, Prepared, attempt, with_segment
 from cnrfmt.errors import ConflictError, UsageError
 from cnrfmt.format.chain import check_chain

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Ids
-from cnrfmt.checkpointing.merged_rows import (
+from cnrfmt.checkpointing.compacting.merged_rows import (
     Count,
     KeptBlocks,
     MergedHalfBytes,

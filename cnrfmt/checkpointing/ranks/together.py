@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from cnrfmt import errors
-from cnrfmt.checkpointing.coordinator import Coordinator
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator
 from cnrfmt.errors import (
     CnrError,
     CommitError,

@@ -1,0 +1,1 @@
+"""Chains made shorter, bit for bit."""

@@ -1,0 +1,1 @@
+"""What checkpoints cost: foretold, measured, drawn."""

@@ -1,0 +1,1 @@
+"""Which versions stay, what removes the others, and tags."""

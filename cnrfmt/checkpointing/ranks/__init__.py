@@ -1,0 +1,1 @@
+"""One version written by many processes."""
