@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,13 +24,15 @@ from cnrfmt.checkpointing.stored_values import FromContainer, InMemory, StoredVa
 from cnrfmt.checkpointing.tracking.trackers import Trackers
 from cnrfmt.checkpointing.writing import Work, Written, commit_alone, commit_with_others
 from cnrfmt.encodings.quantize import Choices
-from cnrfmt.errors import CommitUnknownError, DamagedError, StorageError, UsageError
+from cnrfmt.errors import CommitUnknownError, ConflictError, DamagedError, StorageError, UsageError
 from cnrfmt.format import limits
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.schema import TableSchema
 from cnrfmt.plan import Plan, plan_baseline, plan_delta
 from cnrfmt.reader import open
-from cnrfmt.storage.fs import Fs
+from cnrfmt.storage.base import LEFTOVER
+from cnrfmt.storage.directory import MANIFESTS, SEGMENTS
+from cnrfmt.storage.fs import POSIX, Fs
 from cnrfmt.tabledata import TableData
 
 
@@ -45,6 +48,7 @@ class Checkpointer:
     trackers: Trackers = field(init=False)
     stored: StoredValues | None = field(init=False)
     begun: bool = False
+    places: dict[str, contents.Where] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -83,6 +87,21 @@ class Checkpointer:
                 return None
             raise
 
+    def is_nothing_there(self) -> bool:
+        """Whether no checkpoint was ever made here.
+
+        A directory without any manifest or segment is what a scheduler makes, or a writer that died before its first
+        commit. One that has segments may have lost its manifests: it is left to `open` to say so.
+        """
+        fs = self.fs or POSIX
+        found = fs.stat(self.path, follow=True)
+        if found is None or found.kind != "directory":
+            return fs.stat(self.path) is None
+        folders = [os.path.join(self.path, name) for name in (MANIFESTS, SEGMENTS)]
+        names = [name for folder in folders if fs.stat(folder) is not None for name in fs.list_directory(folder)]
+        others = set(fs.list_directory(self.path)) - {MANIFESTS, SEGMENTS}
+        return not others and all(name.startswith(LEFTOVER) for name in names)
+
     def plan(self, asked: Request) -> Work:
         """What a checkpoint writes, its rows still in the live tables. Marks are taken at the end, or not at all."""
         settings, lineage, tables = self.settings, self.lineage, asked.tables
@@ -94,6 +113,8 @@ class Checkpointer:
         choices = choices_for(bits, settings.quantize, unquantisable=contents.unquantisable(tables))
         kind = self._decide(asked)
         base = lineage.base_for(kind)
+        if base is not None:
+            self._check_places(tables)
         self.trackers.meet(tables)
         touched = self.trackers.take(since_baseline=kind == "since-baseline")
         try:
@@ -104,7 +125,19 @@ class Checkpointer:
         except BaseException:
             self.trackers.give_back()
             raise
+        self.places = {name: table.where for name, table in tables.items() if table.data is not None}
         return Work(asked, kind, plan, snapshot, choices, bits, settings.policy.name, settings.expected)
+
+    def _check_places(self, tables: contents.Tables) -> None:
+        """That shards lie where they lay: marks count from their first row. Raises `UsageError`."""
+        for name, table in tables.items():
+            before = self.places.get(name)
+            if table.data is not None and before is not None and table.where != before:
+                raise UsageError(
+                    f"table {name!r}: the shard of this rank began at row {before[0]} and had elements {before[1]}; it "
+                    f"begins at row {table.where[0]} and has {table.where[1]} now: save(kind='baseline') on all ranks, "
+                    "or restore into the new shards"
+                )
 
     def _writes(
         self,
@@ -176,15 +209,21 @@ class Checkpointer:
             self.trackers.give_back()
             if isinstance(error, CommitUnknownError):
                 self.lineage.unsettled = error.state
+            if self.coordinator is not None and isinstance(error, ConflictError):
+                # One rank alone knows why; all of them have to begin anew alike.
+                self.lineage.base = self.lineage.baseline = None
             raise
         self.lineage.committed(written.manifest, written.checkpoint)
         self.trackers.commit(baseline=work.kind == "baseline")
         return written
 
-    def keep_house(self) -> None:
-        """What is due after a checkpoint: stored values, merging, collecting. Rank 0 does it for all."""
+    def remember(self) -> None:
+        """Brings the stored values to the newest checkpoint, if they are asked for."""
         if self.stored is not None:
             self._update(self.lineage.head)
+
+    def keep_house(self) -> None:
+        """What is due after a checkpoint: merging and collecting. Rank 0 does it for all."""
         if self.coordinator is None or self.coordinator.rank == 0:
             ranks = 1 if self.coordinator is None else self.coordinator.world_size
             keep_house(self.lineage, self.settings, ranks=ranks, fs=self.fs)
@@ -200,10 +239,11 @@ class Checkpointer:
     ) -> Restored:
         """Reads a version; the next checkpoint goes on from it."""
         into = options.get("into") or {}
-        if self.coordinator is not None and into and options.get("tables") is None:
-            # Of several ranks, each asks for what it has.
-            options = {**options, "tables": list(into)}
+        several = self.coordinator is not None and options.get("into") is not None
         with open_version(self.path, version, step, tag, verify_all, self.fs) as (ck, head):
+            if several and options.get("tables") is None:
+                # Of several ranks, each asks for what it has.
+                options = {**options, "tables": [name for name in into if name in ck]}
             restored = restore_version(ck, **options)
             base = ck.manifest if _goes_on(restored, options, self.coordinator is not None) else None
             if self.coordinator is not None and self.settings.policy.needs_since_baseline:
@@ -211,15 +251,18 @@ class Checkpointer:
                 base = None if any(table.keyed for table in ck.manifest.tables) else base
             baseline = None if base is None else baseline_of(ck.view)
             since = {} if base is None else since_baseline(ck.view)
+            keys = {} if self.coordinator is not None else {name: ck[name].keys for name in ck if ck[name].keyed}
         self.lineage.restored(head, base, baseline)
         self.begun = True
+        # A shard is where `into` says; a table that comes whole begins at row 0.
+        self.places = {name: contents.where(target) for name, target in into.items() if target is not None}
         if base is None:
-            self.trackers.restore({}, {})
+            self.trackers.restore({}, {}, {})
             return restored
         rows = {table.name: table.rows for table in base.tables}
         if self.coordinator is not None:
             rows, since = _of_this_rank(into, rows, since)
-        self.trackers.restore(rows, since)
+        self.trackers.restore(rows, since, keys)
         if self.stored is not None:
             self._update(base)
         return restored
@@ -227,7 +270,7 @@ class Checkpointer:
 
 def _goes_on(restored: Restored, options: Mapping[str, Any], several: bool) -> bool:
     """Whether rows that aren't marked are as they are stored from now on, so that a delta says all."""
-    changed = any(options.get(name) for name in ("rename", "remap", "resize", "convert"))
+    changed = any(options.get(name) for name in ("rename", "remap", "resize", "convert")) or not options["columns"]
     partly = any(options.get(name) for name in ("tables", "rows")) or restored.unexpected or restored.cut
     # Of several ranks each restores what it has.
     return not changed and not restored.missing and (several or not partly)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,13 @@ NOTHING = Touched(np.empty(0, np.int64), np.empty(0, np.int64))
 class Live:
     """A table as the trainer has it now, or the part of it that this rank has: then `place` tells where that lies.
 
-    `data` is None where the table is dropped.
+    `data` is None where the table is dropped. `shared`: other ranks may have other keys of it.
     """
 
     name: str
     data: TableData | None
     place: Shard | None = None
+    shared: bool = False
 
     @property
     def there(self) -> TableData:
@@ -67,6 +69,20 @@ class Live:
         """Whether rows are found by key."""
         return self.there.keys is not None
 
+    @cached_property
+    def sorted_keys(self) -> tuple[Ids, Ids | None]:
+        """The keys of a keyed table, ascending, and where each stands; None if they stand so."""
+        what = f"table {self.name!r}: keys"
+        keys = as_ids(self.there.keys, what)
+        if (keys[1:] > keys[:-1]).all():
+            return keys, None
+        order = np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+        keys = keys[order]
+        if (keys[1:] == keys[:-1]).any():
+            again = keys[1:][keys[1:] == keys[:-1]][0]
+            raise UsageError(f"{what} must be distinct: {again} occurs more than once")
+        return keys, order
+
     def goes_on(self, before: TableSchema) -> bool:
         """Whether rows of this table can be put over the stored ones."""
         shape = as_source(self.there.values, what=f"table {self.name!r}").shape
@@ -81,7 +97,22 @@ class Live:
         return Shard(value, elements=self.place.elements, of_dim=self.place.of_dim)
 
 
+    @property
+    def where(self) -> Where:
+        """Where it lies in its table: its first row, and its elements."""
+        return self.first, None if self.place is None else self.place.elements
+
+
+Where = tuple[int, tuple[int, int] | None]
+"""The first row of a shard, and its elements; None for all."""
 Tables = Mapping[str, Live]
+
+
+def where(target: Any) -> Where:
+    """Where something lies that is restored into."""
+    if not isinstance(target, Shard):
+        return 0, None
+    return 0 if target.rows is None else int(target.rows[0]), target.elements
 
 
 def live(tables: Mapping[str, Any], *, shards: bool) -> dict[str, Live]:
@@ -93,7 +124,7 @@ def live(tables: Mapping[str, Any], *, shards: bool) -> dict[str, Live]:
 
 def _live(name: str, value: Any, shards: bool) -> Live:
     if isinstance(value, Dropped):
-        return Live(name, None)
+        return Live(name, None, shared=shards)
     if isinstance(value, Shard):
         if not shards:
             raise UsageError(f"table {name!r}: a Shard is for several ranks; give the whole table, or a coordinator")
@@ -101,13 +132,13 @@ def _live(name: str, value: Any, shards: bool) -> Live:
         if found.data is None or (value.columns is not None and isinstance(value.values, TableData)):
             raise UsageError(f"table {name!r}: a Shard holds an array, or a TableData that has its columns itself")
         data = found.data if value.columns is None else replace(found.data, columns=value.columns)
-        return Live(name, data, value)
+        return Live(name, data, value, shared=True)
     if isinstance(value, Rows | Deleted | tuple):
         raise UsageError(
             f"table {name!r}: a checkpoint takes whole tables and picks the rows that were marked, "
             f"found {type(value).__name__}; give an array or a TableData"
         )
-    return Live(name, value if isinstance(value, TableData) else TableData(value))
+    return Live(name, value if isinstance(value, TableData) else TableData(value), shared=shards)
 
 
 def check_same_tables(names: set[str], schema: tuple[TableSchema, ...]) -> None:
@@ -214,25 +245,17 @@ def _dense(before: TableSchema, table: Live, ids: Ids) -> Rows:
 def _keyed(table: Live, touched: Touched) -> Any:
     from cnrfmt.kernels import rows as kernel
 
-    what = f"table {table.name!r}: keys"
-    keys = as_ids(table.there.keys, what)
-    order = None
-    if not (keys[1:] > keys[:-1]).all():
-        order = np.argsort(keys, kind="stable")
-        keys = keys[order]
-        if (keys[1:] == keys[:-1]).any():
-            again = keys[1:][keys[1:] == keys[:-1]][0]
-            raise UsageError(f"{what} must be distinct: {again} occurs more than once")
+    keys, order = table.sorted_keys
     places = np.empty(len(touched.ids), np.int64)
     kernel.find(keys, touched.ids, places)
     there = places >= 0
-    # What was marked and isn't there any more was evicted.
-    gone = np.union1d(touched.deleted, touched.ids[~there])
+    # What was marked and isn't there any more was evicted, or went to another rank.
+    gone = touched.deleted if table.shared else np.union1d(touched.deleted, touched.ids[~there])
     lost = np.empty(len(gone), np.int64)
     kernel.find(keys, gone, lost)
     gone = gone[lost < 0]
     ids, places = touched.ids[there], places[there]
-    places = places if order is None else order[places].astype(np.int64, copy=False)
+    places = places if order is None else order[places]
     rows = _rows(table, len(keys), ids, places, None)
     return (rows, Deleted(gone)) if len(gone) else rows
 

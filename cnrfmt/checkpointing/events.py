@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -60,5 +61,8 @@ def tell(listener: Listener | None, event: Event) -> None:
     if listener is not None:
         try:
             listener(event)
-        except Exception:
+        except BaseException as error:
+            # Ctrl-C is the main thread's; elsewhere nobody would hear of an exit.
+            if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+                raise
             logging.getLogger("cnrfmt").exception("the listener of a checkpoint manager failed on %s", event.kind)

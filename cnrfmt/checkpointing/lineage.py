@@ -74,7 +74,10 @@ class Lineage:
             return
         record = None if head is None else record_of(head)
         if head is None or known is None or head.state != known.state or record is None or record.run != self.run:
-            whose = "by something that leaves no record of a run" if record is None else f"by run {record.run[:8]}…"
+            whose = "by something that leaves no record of a run"
+            if record is not None:
+                same = record.run == self.run
+                whose = "by another manager of this run" if same else f"by run {record.run[:8]}…"
             found = "nothing is there any more"
             if head is not None:
                 found = f"version {head.version} is there now, committed {whose}"

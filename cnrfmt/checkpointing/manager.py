@@ -21,14 +21,14 @@ from cnrfmt.checkpointing.ranks.coordinator import Coordinator
 from cnrfmt.checkpointing.ranks.together import fail_together
 from cnrfmt.checkpointing.request import request
 from cnrfmt.checkpointing.resuming.restoring import Restored
-from cnrfmt.checkpointing.settings import Mode, Start, StoredIn, WhenBusy, check_for_ranks, settings
+from cnrfmt.checkpointing.settings import Mode, Start, StoredIn, WhenBusy, check_for_ranks, check_restore, settings
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.stored_values import StoredValues
 from cnrfmt.checkpointing.writing import Work
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import CnrError, SupersededError, UsageError, VersionNotFoundError
 from cnrfmt.storage.container import path_text
-from cnrfmt.storage.fs import POSIX, Fs
+from cnrfmt.storage.fs import Fs
 
 
 class CheckpointManager:
@@ -151,6 +151,8 @@ class CheckpointManager:
             on_event=on_event,
         )
         if coordinator is not None:
+            if not callable(getattr(coordinator, "gather", None)) or not hasattr(coordinator, "world_size"):
+                raise UsageError(f"coordinator must be a FileCoordinator or something like it, found {coordinator!r}")
             check_for_ranks(self._settings, self._path)
         self._run = Checkpointer(self._path, self._settings, coordinator, fs)
         self._worker = Worker("cnrfmt-checkpoint")
@@ -175,15 +177,18 @@ class CheckpointManager:
         UsageError
             Ids that are no integers.
         CnrError
-            What kept the checkpoint before this from being written, if nobody asked for it yet.
+            What kept the checkpoint before this from being written, if nobody asked for it yet; the ids are noted.
         """
-        self._check_usable()
+        self._check_own()
+        # What failed before is told after the ids are noted: whoever goes on all the same has lost none.
         self._run.trackers.mark(table, ids)
+        self._raise_failure()
 
     def forget(self, table: str, keys: Any) -> None:
         """Notes that these keys are gone from a keyed table. Raises as `track` does."""
-        self._check_usable()
+        self._check_own()
         self._run.trackers.forget(table, keys)
+        self._raise_failure()
 
     def resize(self, table: str, rows: int) -> None:
         """Notes that a dense table has so many rows now: those that it has grown by change, and can be tracked.
@@ -191,8 +196,9 @@ class CheckpointManager:
         `save` sees for itself that a table has grown or shrunk. This is for rows that are tracked before, and for a
         table that shrinks and grows again between two checkpoints. Raises as `track` does.
         """
-        self._check_usable()
+        self._check_own()
         self._run.trackers.resize(table, rows)
+        self._raise_failure()
 
     # Saving
 
@@ -321,12 +327,13 @@ class CheckpointManager:
             write_seconds=written.write_seconds,
             commit_seconds=written.commit_seconds,
         )
-        pending.commit.set_result(written.manifest.version)
         try:
-            self._run.keep_house()
+            self._run.remember()
         except CnrError as error:
             # The version is durable; what was asked for beside it can't be had.
             self._failure = None, error
+        pending.commit.set_result(written.manifest.version)
+        self._run.keep_house()
 
     def _tell(self, kind: EventKind, work: Work, **facts: Any) -> None:
         event = Event(kind, work.asked.step, checkpoint=work.kind, rows=work.rows, **facts)
@@ -366,6 +373,7 @@ class CheckpointManager:
         rename: Mapping[str, str] | None = None,
         remap: Mapping[str, Any] | None = None,
         resize: Mapping[str, Any] | None = None,
+        columns: bool = True,
         convert: bool = False,
     ) -> Restored | None:
         """Reads a version, the newest unless one is named; the next `save` goes on from it. None where there is none.
@@ -376,7 +384,7 @@ class CheckpointManager:
             Which version: by its number, by the trainer's step (the newest of it), or by a tag.
         verify_all
             Whether every byte is checked before a target is changed, rather than each when it is read.
-        tables, rows, into, strict, rename, remap, resize, convert
+        tables, rows, into, strict, rename, remap, resize, columns, convert
             As for `restore_version`. Where they give the tables in part or as other ones, the next checkpoint is a
             baseline, since rows that aren't marked aren't as they are stored. With several ranks each gives `into` what
             it has: arrays, or `Shard`s of them.
@@ -395,11 +403,13 @@ class CheckpointManager:
             "rename": rename,
             "remap": remap,
             "resize": resize,
+            "columns": columns,
             "convert": convert,
         }
+        check_restore(options)
         with self._saving:
             self.wait()
-            if (self._run.fs or POSIX).stat(self._path) is None:
+            if self._run.is_nothing_there():
                 if version is not None or step is not None or tag is not None:
                     raise VersionNotFoundError(f"{self._path}: there is no container yet")
                 return None
@@ -440,11 +450,14 @@ class CheckpointManager:
                 raise
 
     def _check_usable(self) -> None:
+        self._check_own()
+        self._raise_failure()
+
+    def _check_own(self) -> None:
         if self._closed:
             raise UsageError(f"{self._path}: the manager was closed; make another")
         if self._process != os.getpid():
             raise UsageError(f"{self._path}: this manager belongs to process {self._process}; a fork can't save")
-        self._raise_failure()
 
 
 def _skipped(step: int | None) -> Pending:

@@ -55,6 +55,8 @@ def request(
     everything = dict(dense or {})
     if reader is not None:
         everything[READER] = reader
+    if not isinstance(random, bool | Mapping):
+        raise UsageError(f"random is True, False, or a dict of names to generators of numpy, found {random!r}")
     if random is not False:
         everything |= random_state.capture({} if random is True else random)
     if isinstance(tags, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -13,7 +13,7 @@ from cnrfmt.checkpointing.bits import MOST_BITS, bits_for, chosen_bits, expected
 from cnrfmt.checkpointing.events import Listener
 from cnrfmt.checkpointing.keeping.retention import Keep, keep_of
 from cnrfmt.checkpointing.policies import Decision, History, Policy, policy_for
-from cnrfmt.encodings.quantize import Choices
+from cnrfmt.encodings.quantize import Choices, Quantize
 from cnrfmt.errors import UsageError
 from cnrfmt.storage.container import SUFFIX
 
@@ -89,7 +89,9 @@ def settings(
     _whole("most_segments", most_segments, LEAST_SEGMENTS)
     if merge_share is not None and (isinstance(merge_share, bool) or not 0 < merge_share < float("inf")):
         raise UsageError(f"merge_share must be a number above 0, or None, found {merge_share!r}")
-    if bits is not None and (isinstance(bits, bool) or bits not in (*range(2, MOST_BITS + 1), 32)):
+    _check_quantize(quantize)
+    legal = (*range(2, MOST_BITS + 1), 32)
+    if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int) or bits not in legal):
         raise UsageError(f"bits are 2 to 8, or 32 for raw rows, found {bits!r}; quantize= has all other ways")
     if (failure_rate is None) != (run_hours is None):
         raise UsageError("failure_rate (per hour) and run_hours go together; give both, or expected_restores")
@@ -101,6 +103,8 @@ def settings(
         bits_for(expected)
         if bits is not None:
             raise UsageError("give bits, or the number of restores that they follow from; not both")
+    if merge_share is not None and not is_directory(path):
+        raise UsageError(f"{path}: chains of a single file aren't merged; merge_share= needs a directory")
     if keep is not None and not is_directory(path):
         raise UsageError(
             f"{path}: versions of a single file go when it is written anew, with each baseline; keep= needs a directory"
@@ -141,6 +145,25 @@ def check_for_ranks(found: Settings, path: str) -> None:
         raise UsageError("stored_values: with several ranks, no rank has the rows of all; leave it out")
     if not is_directory(path):
         raise UsageError(f"{path}: a single file has one writer; give several ranks a directory")
+
+
+def check_restore(options: Mapping[str, Any]) -> None:
+    """That what a restore is asked for has the right shape; raises `UsageError`."""
+    for name in ("rows", "into", "rename", "remap", "resize"):
+        value = options[name]
+        if value is not None and not isinstance(value, Mapping):
+            raise UsageError(f"{name} must be a dict by names of tables, found {value!r}")
+    tables = options["tables"]
+    if isinstance(tables, str) or not (tables is None or isinstance(tables, Iterable)):
+        raise UsageError(f"tables must be a list of names or patterns, found {tables!r}")
+
+
+def _check_quantize(quantize: Any) -> None:
+    """That there are a `Quantize`, or a dict of patterns to these; raises `UsageError`."""
+    found = list(quantize.values()) if isinstance(quantize, Mapping) else [quantize]
+    for value in found:
+        if value is not None and not isinstance(value, Quantize):
+            raise UsageError(f"quantize must be a cnrfmt.Quantize, or a dict of patterns to these, found {value!r}")
 
 
 def _one_of(name: str, value: Any, kind: Any) -> None:

@@ -165,7 +165,7 @@ def commit_with_others(
     assert isinstance(plan, ShardPlan)
     base = lineage.base_for(work.kind)
     schema = None if base is None else base.tables
-    told = together(coordinator, PLAN, lambda: _said(work, plan.description))
+    told = together(coordinator, PLAN, lambda: _said(work, plan.description, base))
     descriptions = _same_checkpoint(told, schema or ())
     agreement = agree(descriptions, schema)
     check_quantize(work.quantize, schema or (), agreement.tables)
@@ -194,20 +194,33 @@ def _dense(work: Work, base: Manifest | None) -> Prepared | None:
     return work.asked.dense
 
 
-def _said(work: Work, description: bytes) -> bytes:
-    names = list(work.asked.tables)
-    return strict_json.dump({"step": work.asked.step, "kind": work.kind, "tables": names, "plan": description.decode()})
+def _said(work: Work, description: bytes, base: Manifest | None) -> bytes:
+    """What the other ranks have to know of this one's part."""
+    asked = work.asked
+    said = {
+        "step": asked.step,
+        "kind": work.kind,
+        "bits": work.bits,
+        "base": None if base is None else f"state {base.state.hex()}",
+        "tags": list(asked.tags),
+        "metrics": asked.metrics,
+        "metadata": asked.metadata,
+    }
+    return strict_json.dump({"same": said, "tables": list(asked.tables), "plan": description.decode()})
 
 
 def _same_checkpoint(told: Sequence[bytes], schema: tuple[TableSchema, ...]) -> list[bytes]:
     """The descriptions of all ranks, which are of one checkpoint; raises `UsageError` on all alike."""
     said = [strict_json.parse(data, f"rank {rank}") for rank, data in enumerate(told)]
+    first = said[0]["same"]
     for rank, one in enumerate(said):
-        for what in ("step", "kind"):
-            if one[what] != said[0][what]:
+        for what, value in one["same"].items():
+            # What is said of the version may be left to rank 0.
+            if value != first[what] and (value or what in ("step", "kind", "bits", "base")):
                 raise UsageError(
-                    f"the ranks save different checkpoints: {what} is {said[0][what]!r} on rank 0 and {one[what]!r} on "
-                    f"rank {rank}; call save with the same step, policy and kind on all, as often as on the others"
+                    f"the ranks save different checkpoints: {what} is {first[what]!r} on rank 0 and {value!r} on rank "
+                    f"{rank}; make all managers alike, restore the same version on all ranks, and call save with the "
+                    "same step as often as on the others"
                 )
     check_same_tables({name for one in said for name in one["tables"]}, schema)
     return [one["plan"].encode() for one in said]

@@ -214,10 +214,17 @@ def checkpoint(place: Place, state: State, random: Random, step: int) -> Commit:
         others = (after.model.versions[v] for v in stay)
         assert keep is not None or any(after.model.versions[gone] is other for other in others), f"version {gone} goes"
     stages = [after.only(stay)]
-    if len(head.chain) + 1 >= _MOST_SEGMENTS and not place.single:
+    # A checkpoint that says nothing new has no segment.
+    says = bool(dense) or head.dense is not None or any(_changed(before[name], table) for name, table in now.items())
+    if len(head.chain) + says >= _MOST_SEGMENTS and not place.single:
         stages.append(stages[0].repeated())
     call = partial(_train, place.path, before, now, keep=keep, step=step, dense=dense, metadata=metadata)
     return Commit(call, tuple(stages), goes_on=True)
+
+
+def _changed(before: ModelTable, now: ModelTable) -> set[int]:
+    """The rows that differ, those that are gone among them."""
+    return changed_rows(before, now) | (set(before.ids) - set(now.ids))
 
 
 def _some_training(random: Random, table: ModelTable) -> Any:

@@ -387,7 +387,7 @@ def test_progress_reaches_its_end(tmp_path: Path) -> None:
 def test_a_run_goes_on_with_its_record(tmp_path: Path) -> None:
     path = tmp_path / "model"
     save_chain(path, Quantize(bits=4), metadata={"of": "user"})
-    record = RunRecord("ab" * 16, checkpoints=(CheckpointRecord(6, 5, "", "delta", 20, 900, 4, 7),))
+    record = RunRecord("ab" * 16, checkpoints=(CheckpointRecord(7, 5, "", "delta", 20, 900, 4, 7),))
     with attempt(str(path)) as one:
         head = one.commit(one.next(one.head, same_state=True, metadata=metadata_with({"of": "user"}, record)))
     head = merge(path, 3, 7, expect=head)

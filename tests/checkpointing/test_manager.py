@@ -215,7 +215,7 @@ def test_another_run_is_refused(path: Path) -> None:
             m.save(1, trainer.tables()).wait()
         with cnrfmt.open(path) as ck:
             assert ck.version == 1
-        cnrfmt.append(path, {"item": cnrfmt.Rows([0], np.zeros((1, 3), np.float32))})
+        cnrfmt.append(path, {"item": cnrfmt.Rows([0], np.zeros((1, 3), np.float32))}, step=2)
         with pytest.raises(ConflictError, match="another run"):
             m.save(1, trainer.tables()).wait()
 
@@ -386,6 +386,28 @@ def test_what_a_checkpoint_holds(path: Path) -> None:
     again = np.random.default_rng(0)
     restored.set_random({"mine": again})
     assert (again.random(5).tolist(), np.random.random(3).tolist()) == expected  # noqa: NPY002
+
+
+def test_a_merge_of_what_was_appended_beside_the_run_takes_no_checkpoint_along(tmp_path: Path) -> None:
+    """Once that version is gone, its merge would stand for the checkpoint before it."""
+    path, trainer = tmp_path / "run", Trainer()
+    with manager(path) as m:
+        m.save(0, trainer.tables()).wait()
+        trainer.train(m)
+        m.save(1, trainer.tables(), kind="delta").wait()
+        said = trainer.copy()
+    cnrfmt.append(path, {"item": cnrfmt.Rows([0], np.zeros((1, 3), np.float32))}, step=2)
+    assert cnrfmt.compact(path) == 3
+    with manager(path) as m:
+        restored = m.restore()
+        assert restored is not None
+        trainer.take_over(restored)
+        for step in (2, 3):
+            trainer.train(m)
+            m.save(step, trainer.tables(), kind="delta").wait()
+    with cnrfmt.open(path) as ck:
+        assert {0, 1, 3, 4, 5} <= set(ck.versions)
+    check(path, 1, said)
 
 
 def test_a_merged_head_that_cannot_be_looked_at_is_not_adopted(
@@ -684,3 +706,86 @@ def test_an_interrupt_within_a_save_leaves_the_manager_usable(
         assert version is not None
         check(path, version, trainer.copy())
     sound(path)
+
+
+def test_ids_are_noted_whatever_failed_before(path: Path) -> None:
+    trainer, disk = Trainer(), Disk()
+    with manager(path, fs=disk) as m:
+        m.save(0, trainer.tables()).wait()
+        trainer.train(m)
+        disk.failing = "sync"
+        m.save(1, trainer.tables())
+        m.flush()
+        disk.failing = None
+        trainer.item[7] = 70
+        with pytest.raises(StorageError, match="the disk failed"):
+            m.track("item", [7])
+        version = m.save(2, trainer.tables()).wait()
+        assert version is not None
+        check(path, version, trainer.copy())
+
+
+def test_a_run_begins_where_nothing_was_ever_committed(tmp_path: Path) -> None:
+    empty, died = tmp_path / "empty", tmp_path / "died"
+    empty.mkdir()
+    (died / "manifests").mkdir(parents=True)
+    (died / "segments").mkdir()
+    (died / "segments" / ".tmp-0123456789abcdef").write_bytes(b"x")
+    trainer = Trainer()
+    for path in (empty, died):
+        with manager(path) as m:
+            assert m.restore() is None
+            assert m.save(0, trainer.tables()).wait() == 0
+        sound(path)
+    lost = tmp_path / "lost"
+    with manager(lost) as m:
+        m.save(0, trainer.tables()).wait()
+    for file in (lost / "manifests").iterdir():
+        file.unlink()
+    with manager(lost) as m, pytest.raises(cnrfmt.DamagedError, match="no version was ever committed here"):
+        m.restore()
+
+
+def test_a_listener_that_exits_in_the_background_harms_nobody(path: Path) -> None:
+    def leave(event: Event) -> None:
+        if event.kind == "committed":
+            raise SystemExit(3)
+
+    with manager(path, on_event=leave) as m:
+        assert m.save(0, Trainer().tables()).wait(60) == 0
+
+
+def test_keys_that_come_and_go_unmarked(path: Path) -> None:
+    for policy in POLICIES:
+        file = path.with_name(f"{policy}-{path.name}")
+        values = np.arange(10, dtype=np.float32).reshape(5, 2)
+        with manager(file, policy) as m:
+            m.save(0, {"k": cnrfmt.TableData(values[:4], keys=[4, 1, 2, 3])}).wait()
+            m.save(1, {"k": cnrfmt.TableData(values[1:], keys=[1, 2, 3, 9])}).wait()
+            with cnrfmt.open(file) as ck:
+                assert ck["k"].keys.tolist() == [1, 2, 3, 9]
+                assert ck["k"][9].tolist() == [8, 9]
+        with manager(file, policy) as m:
+            m.restore()
+            m.save(2, {"k": cnrfmt.TableData(values[:2], keys=[9, 8])}).wait()
+            with cnrfmt.open(file) as ck:
+                assert ck["k"].keys.tolist() == [8, 9]
+                assert ck["k"][8].tolist() == [2, 3]
+        sound(file)
+
+
+def test_calls_that_cannot_be_meant(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    for options, says in (({"quantize": 8}, "quantize must be"), ({"coordinator": 3}, "coordinator must be")):
+        with pytest.raises(UsageError, match=says):
+            CheckpointManager(path, **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="merge_share= needs a directory"):
+        CheckpointManager(tmp_path / "model.cnr", merge_share=0.5)
+    with manager(path) as m:
+        for name in ("rows", "into", "rename", "remap", "resize"):
+            with pytest.raises(UsageError, match=f"{name} must be a dict"):
+                m.restore(**{name: 3})  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="tables must be a list"):
+            m.restore(tables="item")
+        with pytest.raises(UsageError, match="random is True, False, or a dict"):
+            m.save(0, Trainer().tables(), random=1)  # type: ignore[arg-type]

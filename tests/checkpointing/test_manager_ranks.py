@@ -253,3 +253,77 @@ def test_a_lost_rank_is_named(tmp_path: Path) -> None:
 
     found = as_ranks(tmp_path / "meet", 2, body)
     assert found[0] in (False, []), found
+
+
+def test_ranks_that_go_on_from_different_versions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+
+    def body(coordinator: FileCoordinator) -> Any:
+        me, options = Rank(coordinator.rank, 2), {"policy": "consecutive", "bits": 32, "fs": QuickFs()}
+        with CheckpointManager(path, coordinator=coordinator, **options) as m:
+            for step in range(3):
+                me.train(m, step)
+                m.save(step, me.tables()).wait()
+        with CheckpointManager(path, coordinator=coordinator, **options) as m:
+            m.restore(version=1 + coordinator.rank, into=me.into(), strict=False)
+            me.train(m, 3)
+            with pytest.raises(UsageError, match="the ranks save different checkpoints: base is"):
+                m.save(3, me.tables()).wait()
+        return True
+
+    assert as_ranks(tmp_path / "meet", 2, body) == [True, True]
+    check_sound(path)
+
+
+@pytest.mark.parametrize("policy", ["consecutive", "intermittent"])
+def test_a_checkpoint_in_which_no_rank_marked_anything(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "run"
+
+    def body(coordinator: FileCoordinator) -> Any:
+        me = Rank(coordinator.rank, 2)
+        with CheckpointManager(path, policy=policy, bits=32, coordinator=coordinator, fs=QuickFs()) as m:
+            found = [m.save(step, me.tables()).wait() for step in range(2)]
+            if coordinator.rank == 0:
+                me.model.check(path, 1)
+            return found
+
+    assert as_ranks(tmp_path / "meet", 2, body) == [[0, 1], [0, 1]]
+    check_sound(path)
+
+
+def test_a_shard_that_moves_asks_for_a_baseline(tmp_path: Path) -> None:
+    path, table = tmp_path / "run", np.arange(20, dtype=np.float32).reshape(10, 2)
+
+    def shard(rank: int, cut: int) -> dict[str, Any]:
+        first, end = ((0, cut), (cut, 10))[rank]
+        return {"t": Shard(table[first:end], rows=(first, end), of_rows=10)}
+
+    def body(coordinator: FileCoordinator) -> Any:
+        rank = coordinator.rank
+        with CheckpointManager(path, bits=32, coordinator=coordinator, fs=QuickFs()) as m:
+            m.save(0, shard(rank, 5)).wait()
+            with pytest.raises(UsageError, match=r"save\(kind='baseline'\) on all ranks"):
+                m.save(1, shard(rank, 6)).wait()
+            return m.save(1, shard(rank, 6), kind="baseline").wait()
+
+    assert as_ranks(tmp_path / "meet", 2, body) == [1, 1]
+    assert np.array_equal(cnrfmt.load(path)["t"], table)
+
+
+def test_a_rank_may_have_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+
+    def body(coordinator: FileCoordinator) -> Any:
+        tables = {} if coordinator.rank else {"t": np.ones((3, 2), np.float32)}
+        options = {"bits": 32, "coordinator": coordinator, "fs": QuickFs()}
+        with CheckpointManager(path, **options) as m:
+            m.save(0, tables).wait()
+        with CheckpointManager(path, **options) as m:
+            restored = m.restore(into=tables, strict=False)
+            assert restored is not None
+            if tables:
+                m.track("t", [1])
+            return sorted(restored.tables), m.save(1, tables, metrics={"auc": 1}).wait()
+
+    assert as_ranks(tmp_path / "meet", 2, body) == [(["t"], 1), ([], 1)]
+    check_sound(path)

@@ -79,7 +79,8 @@ def test_kills_lose_nothing(tmp_path: Path) -> None:
     ids=["not committed", "leftovers of a file", "leftovers of a directory", "no repair", "slot B alone", "careless"],
 )
 def test_planted_faults_are_found(tmp_path: Path, plant: str) -> None:
-    status, result, output = run_kills(tmp_path, 60, plant, "--most-failures", "1")
+    # It ends with the first failure; how soon that comes is a matter of chance.
+    status, result, output = run_kills(tmp_path, 400, plant, "--most-failures", "1")
     assert status == 1, output
     assert len(result["failures"]) == 1
     failure = result["failures"][0]

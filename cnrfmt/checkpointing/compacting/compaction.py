@@ -102,7 +102,7 @@ def merge(
     """Puts one segment in the place of the entries first .. last - 1 of the head's chain, and commits that.
 
     The new version has the content of the head, whose manifest must be `expect`; readers of any version aren't
-    disturbed. Where a training run left its record, it goes on with what the merge cost.
+    disturbed. Where a training run has the head on record, it goes on with what the merge cost.
 
     Raises
     ------
@@ -213,13 +213,15 @@ def _merge(
     for entry in chain[last:]:
         part = with_segment(part, replace(entry, toc=None), _attached(entry, head))
     new = replace(new, chain=part.chain, attachments=part.attachments, dense=part.dense)
-    return one.commit(_recorded(new, part.chain[first].length, merging.rows))
+    return one.commit(_recorded(new, head, part.chain[first].length, merging.rows))
 
 
-def _recorded(manifest: Manifest, nbytes: int, rows: int) -> Manifest:
-    """The manifest with what a merge cost, where a training run keeps a record."""
+def _recorded(manifest: Manifest, head: Manifest, nbytes: int, rows: int) -> Manifest:
+    """The manifest with what a merge of the head cost, where a training run has the head on record."""
     record = record_of(manifest)
-    if record is None or not record.checkpoints:
+    last = None if record is None else record.checkpoint(head.version)
+    if record is None or last is None:
+        # What was appended beside the run isn't in its record: its merge would stand for the checkpoint before it.
         return manifest
     cost = CheckpointRecord(
         manifest.version,
@@ -228,8 +230,9 @@ def _recorded(manifest: Manifest, nbytes: int, rows: int) -> Manifest:
         "merge",
         rows,
         nbytes,
-        record.checkpoints[-1].bits,
+        last.bits,
         len(manifest.chain),
+        last.metrics,
     )
     record = replace(record, checkpoints=(*record.checkpoints, cost)[-MOST:])
     return replace(manifest, metadata=metadata_with(user_metadata(manifest), record))

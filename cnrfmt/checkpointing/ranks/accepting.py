@@ -26,6 +26,8 @@ def accept(tx: DirectoryTransaction, manifest: Manifest, entries: Sequence[Chain
 
     Raises `UsageError` where two ranks write the same elements, and `DamagedError` for what isn't as it was reported.
     """
+    if not entries:
+        return manifest
     readers = []
     for entry in entries:
         reader = SegmentReader(tx.source(entry), entry, None, backend="pread", verify=True, manifest=manifest)

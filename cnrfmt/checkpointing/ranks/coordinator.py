@@ -235,11 +235,14 @@ class FileCoordinator:
     def _current(self) -> tuple[str | None, int]:
         try:
             told = json.loads(self._read(os.path.join(self.path, "current")))
+            return os.path.join(self.path, told["run"]), int(told["world_size"])
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise
-            return None, 0
-        return os.path.join(self.path, told["run"]), told["world_size"]
+        except (ValueError, KeyError, TypeError):
+            # A crash may have left it empty; rank 0 of this job writes it anew.
+            pass
+        return None, 0
 
     def _claim(self, run: str) -> bool:
         """Takes this rank's place in a run; False where somebody had it before, or the run is over."""

@@ -348,7 +348,7 @@ def _progress(fills: Sequence[Fill], number: int) -> str:
 
     return (
         f"of the arrays given, filled: {listed(fills[:number])}; in part: {listed(fills[number : number + 1])}; "
-        f"as they were: {listed(fills[number + 1 :])}; restore another version into them, or open with verify='all', "
+        f"as they were: {listed(fills[number + 1 :])}; restore another version into them, or have all verified first, "
         "which finds damage before anything is filled"
     )
 

@@ -254,7 +254,7 @@ class RowTracker(Tracker[RowMarks]):
         have = f"has rows 0 to {rows - 1}" if rows else "has no rows"
         raise MissingKeyError(
             f"table {self.name!r} {have}, found id {row}; nothing of this call was marked: "
-            "resize the tracker if the table has grown"
+            "resize it if the table has grown"
         )
 
     def resize(self, rows: int) -> None:

@@ -24,6 +24,8 @@ class Trackers:
         self._keep = keep_since_baseline
         self._trackers: dict[str, RowTracker | KeyTracker] = {}
         self._unseen: set[str] = set()
+        # Of keyed tables: which keys a checkpoint was last begun with.
+        self._keys: dict[str, Ids] = {}
         self._lock = threading.Lock()
 
     def mark(self, name: str, ids: Any) -> None:
@@ -69,8 +71,11 @@ class Trackers:
             self._unseen.clear()
             for name, table in there.items():
                 self._meet(name, None if table.keyed else table.rows)
+                if table.keyed:
+                    self._compare(name, table.sorted_keys[0], evict=not table.shared)
             for name in set(self._trackers) - set(there):
                 del self._trackers[name]
+                self._keys.pop(name, None)
 
     def _meet(self, name: str, rows: int | None) -> None:
         found = self._trackers.get(name)
@@ -81,6 +86,18 @@ class Trackers:
             _resize(found, rows)
         else:
             self._trackers[name] = RowTracker(rows, name=name, keep_since_baseline=self._keep)
+
+    def _compare(self, name: str, keys: Ids, *, evict: bool) -> None:
+        """Marks the keys that weren't there at the last checkpoint, and forgets those that aren't there any more.
+
+        Where there are several ranks a key may have gone to another one: what is evicted has to be said.
+        """
+        before, tracker = self._keys.get(name), self._trackers[name]
+        if before is not None and isinstance(tracker, KeyTracker):
+            tracker.mark(np.setdiff1d(keys, before, assume_unique=True))
+            if evict:
+                tracker.forget(np.setdiff1d(before, keys, assume_unique=True))
+        self._keys[name] = keys.copy()
 
     def take(self, *, since_baseline: bool) -> dict[str, Touched]:
         """What was touched of each table: since the last checkpoint, or since the baseline. Marks start anew."""
@@ -108,9 +125,15 @@ class Trackers:
         for tracker in self._trackers.values():
             tracker.give_back()
 
-    def restore(self, rows: Mapping[str, int | None], since_baseline: Mapping[str, Ids]) -> None:
-        """Nothing is marked; this was committed since the baseline. `rows` is None for a keyed table."""
+    def restore(
+        self, rows: Mapping[str, int | None], since_baseline: Mapping[str, Ids], keys: Mapping[str, Ids | None]
+    ) -> None:
+        """Nothing is marked; this was committed since the baseline. `rows` is None for a keyed table, with these keys.
+
+        Where the keys aren't known, those of the next checkpoint aren't compared with anything.
+        """
         with self._lock:
+            self._keys = {name: found for name, found in keys.items() if found is not None}
             self._trackers.clear()
             self._unseen.clear()
             for name, count in rows.items():
