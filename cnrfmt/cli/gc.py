@@ -29,14 +29,15 @@ def add(verbs: Verbs) -> None:
         """Nothing is given up unless --keep, --every-steps, --every-minutes or --best says what stays: then a
         version is committed that names only the checkpoints that any of them chooses, those that have tags, and
         the newest. Files of versions that were given up stay for the grace period, for readers that have them
-        open, and so do those that no version names yet, which may be of a save that is under way. Look at --dry-
-        run first. Without these options it may run beside a trainer at any time; with them, a save at the same
-        moment may have to be repeated. The exit code is 1 if a damaged manifest keeps files from being removed.""",
+        open, and so do those that no version names yet, which may be of a save that is under way. Look at what
+        --dry-run says first. With a grace period that is longer than any save takes, it may run beside a trainer;
+        with those options, a save at the same moment may have to be repeated. The exit code is 1 if a damaged
+        manifest keeps files from being removed.""",
         """
         cnrfmt gc run7 --dry-run
         cnrfmt gc run7 --keep 5 --dry-run
         cnrfmt gc run7 --keep 5 --every-steps 100000 --best auc:3:max
-        cnrfmt gc run7 --grace 0
+        cnrfmt gc run7 --grace 2h
         """,
     )
     add_path(parser)
@@ -53,7 +54,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--grace",
         metavar="TIME",
-        help="how long unneeded files stay, such as 90s, 30m, 2h or 1d (else 1h); 0 if nobody writes or reads",
+        help="how long unneeded files stay, such as 90s, 30m, 2h or 1d (else 1h); 0 only where nobody writes or reads",
     )
     parser.add_argument("--dry-run", action="store_true", help="only look: say what would go, change nothing")
 

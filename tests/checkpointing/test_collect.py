@@ -379,3 +379,22 @@ def test_a_disk_that_refuses_at_every_call(tmp_path: Path, lasting: bool) -> Non
         assert not fs.handles
         locks._forget()
         goes_on(path)
+
+
+@pytest.mark.parametrize("how", ["gone", "short"])
+def test_nothing_is_given_up_for_a_newest_version_that_is_not_whole(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "run"
+    table = np.arange(8, dtype=np.float32).reshape(4, 2)
+    for _ in range(3):
+        cnrfmt.save(path, {"t": table})
+    with cnrfmt.open(path) as ck:
+        file = path / "segments" / f"{ck.manifest.chain[0].segment.hex()}.cnrs"
+    before = sorted(path.rglob("*.cnr?"))
+    if how == "gone":
+        file.unlink()
+    else:
+        os.truncate(file, 100)
+    with pytest.raises(cnrfmt.DamagedError):
+        cnrfmt.collect(path, keep=1, grace=0)
+    assert set(before) - set(path.rglob("*.cnr?")) == ({file} if how == "gone" else set())
+    assert np.array_equal(cnrfmt.load(path, version=1)["t"], table)

@@ -219,6 +219,9 @@ def _try_to_give_up(container: Container, keep: Keep, fs: Fs | None) -> tuple[in
         given_up = _unwanted(container, head, keep)
         if not given_up:
             return None, ()
+        # Who gives up older versions relies on the newest: where its own files are missing, they may be all there is.
+        for entry in head.chain:
+            container.segment(entry)
         stay = {head.version, *(r.version for r in head.versions)} - set(given_up)
         return restate(one, record_of(head), stay).version, given_up
 
