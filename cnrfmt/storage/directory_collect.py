@@ -290,21 +290,55 @@ def remove(fs: Fs, path: str, removal: Removal) -> Removal:
     # A manifest must not come back after a crash when its segments are gone.
     fs.sync_directory(folder)
     fs.point("removal-synced")
-    segments = _unneeded(fs, path, removal)
-    segments = tuple(file for file in segments if _unlink(fs, path, SEGMENTS, segment_name(file.segment)))
+    # What was committed once can't be part of a commit that is under way; anything else can.
+    known = frozenset().union(*(file.segments or () for file in removal.manifests))
+    committed = tuple(file for file in removal.segments if file.segment in known)
+    gone = [f for f in _unneeded(fs, path, removal.head, committed) if _unlink(fs, path, SEGMENTS, _name(f))]
+    gone += [f for f in removal.segments if f.segment not in known and _remove_abandoned(fs, path, removal.head, f)]
     fs.point("segments-removed")
-    return replace(removal, manifests=manifests, segments=segments)
+    return replace(removal, manifests=manifests, segments=tuple(sorted(gone, key=_name)))
 
 
-def _unneeded(fs: Fs, path: str, removal: Removal) -> tuple[SegmentFile, ...]:
-    """Those of the segments to be removed that no version needs which was committed since they were chosen."""
-    if not removal.segments or committed_versions(fs, path)[-1:] == [removal.head]:
-        return removal.segments
+def _name(file: SegmentFile) -> str:
+    return segment_name(file.segment)
+
+
+def _unneeded(fs: Fs, path: str, head: int, segments: tuple[SegmentFile, ...]) -> tuple[SegmentFile, ...]:
+    """Those of the segments that no version needs which was committed since they were chosen, on that head."""
+    if not segments or committed_versions(fs, path)[-1:] == [head]:
+        return segments
     later = survey(fs, path)
     if any(file.segments is None for file in later.manifests):
         return ()
     needed = frozenset().union(*(file.segments or () for file in later.manifests))
-    return tuple(file for file in removal.segments if file.segment not in needed)
+    return tuple(file for file in segments if file.segment not in needed)
+
+
+def _remove_abandoned(fs: Fs, path: str, head: int, file: SegmentFile) -> bool:
+    """Removes a segment that no manifest was found to name, unless its writer may still commit it.
+
+    A writer holds a lock on each of its files until its commit has ended in one way or another. So whoever gets that
+    lock, and looks at the newest version after that, sees what came of it, however short the grace period. What can't
+    be locked stays: a file system without locks keeps such garbage, as it keeps unfinished files.
+    """
+    try:
+        handle = fs.open(os.path.join(path, SEGMENTS, _name(file)), "write")
+    except StorageError:
+        return False
+    try:
+        if not _locked(fs, handle) or not _unneeded(fs, path, head, (file,)):
+            return False
+        return _unlink(fs, path, SEGMENTS, _name(file))
+    finally:
+        with suppress(StorageError):
+            fs.close(handle)
+
+
+def _locked(fs: Fs, handle: int) -> bool:
+    try:
+        return fs.lock_handle(handle)
+    except StorageError:
+        return False
 
 
 def _unlink(fs: Fs, path: str, folder: str, name: str) -> bool:

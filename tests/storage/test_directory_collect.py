@@ -29,6 +29,7 @@ from cnrfmt.storage.directory_collect import (
     store_time,
     survey,
 )
+from cnrfmt.storage.directory_commit import DirectoryTransaction
 from cnrfmt.storage.fs import FileStat, Fs
 from tests.storage.support import (
     KillAt,
@@ -268,6 +269,64 @@ def test_a_segment_that_no_manifest_names_waits_for_its_commit(run: Path) -> Non
     age(dead, 3601)
     assert collect(run, HOUR) == ([], 1)
     assert not dead.exists()
+
+
+@pytest.mark.parametrize("moment", ["segment-published", "segments-synced", "manifest-synced", "manifest-published"])
+def test_no_grace_period_is_too_short_for_a_commit_under_way(run: Path, moment: str) -> None:
+    class Collecting(QuickFs):
+        done: tuple[list[int], int] | None = None
+
+        def point(self, name: str) -> None:
+            if name == moment:
+                self.done = collect(run)
+
+    fs = Collecting()
+    assert commit(run, payload(5), fs=fs) == 5
+    assert fs.done == ([0, 1], 2)
+    check_whole(run)
+
+
+def test_what_was_handed_over_stays_while_its_writer_waits(run: Path) -> None:
+    with begin(run, replace=False, fs=QuickFs()) as tx:
+        assert isinstance(tx, DirectoryTransaction)
+        next_manifest(tx, payload(5))
+        tx.hand_over()
+        before = names(run)[1]
+        assert collect(run) == ([0, 1], 2)
+        assert names(run)[1] == before - 2
+        tx.take_back()
+    assert collect(run) == ([], 0)
+
+
+def test_a_commit_that_ends_before_its_segment_is_looked_at(run: Path) -> None:
+    with begin(run, replace=False, fs=QuickFs()) as tx:
+        assert isinstance(tx, DirectoryTransaction)
+        manifest = next_manifest(tx, payload(5))
+        tx.publish()
+
+        def before(name: str, arguments: tuple[Any, ...]) -> None:
+            if name == "open" and arguments[0].endswith(".cnrs") and arguments[1] == "write":
+                finish(tx, manifest)
+
+        assert collect(run, fs=ScriptedFs(before)) == ([0, 1], 2)
+    assert check_whole(run).version == 5
+
+
+@pytest.mark.parametrize("refused", ["open", "lock_handle", "close"])
+def test_an_abandoned_segment_that_cannot_be_locked_stays(run: Path, refused: str) -> None:
+    dead = run / "segments" / f"{'ef' * 16}.cnrs"
+    dead.write_bytes(b"x")
+
+    def before(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == refused and (name != "open" or arguments[1] == "write"):
+            raise StorageError(errno.ENOLCK, "refused", "x")
+
+    found = survey(QuickFs(), str(run))
+    fs = ScriptedFs(before)
+    done = remove(fs, str(run), plan(found, store_time(QuickFs(), str(run)) or 0, 0))
+    assert dead.exists() == (refused != "close")
+    assert len(done.segments) == 2 + (refused == "close")
+    assert not fs.handles
 
 
 def test_a_commit_while_segments_go_keeps_what_it_needs(run: Path) -> None:
