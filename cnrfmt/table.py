@@ -16,7 +16,8 @@ from cnrfmt.format.encoding import Layout
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.inputs import as_ids
 from cnrfmt.memory import Budget, guarded
-from cnrfmt.resolve import Layer, Steps, Strip, keys_cost, live_keys, strips
+from cnrfmt.resolve import Layer, Steps, Strip, strips
+from cnrfmt.step_rows import keys_cost, live_keys
 
 if TYPE_CHECKING:
     from types import EllipsisType

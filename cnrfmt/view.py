@@ -16,8 +16,9 @@ from cnrfmt.format.chain import check_chain, check_table
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.schema import TableSchema
 from cnrfmt.memory import Budget, guarded
-from cnrfmt.resolve import Steps, Strip, touched
+from cnrfmt.resolve import Steps, Strip
 from cnrfmt.segment_reader import Backend, SegmentReader, Verify
+from cnrfmt.step_rows import tombstones, touched
 from cnrfmt.table import Changes
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class View:
         steps = [*fork.steps_of(before), *self.steps_of(before.table_id, after=fork.state)]
         rows = touched(steps, budget, what)
         if table.keys is not None:
-            deleted = _tombstones(steps, budget, what)
+            deleted = tombstones(steps, budget, what)
             if len(deleted):
                 budget.take(16 * (len(rows) + len(deleted)), what)
                 rows = np.union1d(rows, deleted)
@@ -252,15 +253,3 @@ def _everything(table: Table, budget: Budget) -> Ids:
         return table.keys
     budget.take(8 * len(table), f"table {table.name!r}, all row ids")
     return np.arange(len(table), dtype=np.int64)
-
-
-def _tombstones(steps: Steps, budget: Budget, what: str) -> Ids:
-    sets = [
-        (segment, entry.row_sets[entry.deleted])
-        for step in steps
-        for segment, entry in step
-        if entry.deleted is not None
-    ]
-    budget.take(sum(segment.indexes.cost(row_set) + 24 * row_set.count for segment, row_set in sets), what)
-    found = [segment.indexes.ids(row_set) for segment, row_set in sets]
-    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)

@@ -58,7 +58,7 @@ class Checkpointer:
         if settings.stored_values == "memory":
             self.stored = InMemory(settings.stored_bytes)
         elif settings.stored_values == "container":
-            self.stored = FromContainer(self.path, settings.stored_bytes, threads=settings.threads)
+            self.stored = FromContainer(self.path, settings.stored_bytes, threads=settings.threads, fs=self.fs)
 
     def begin(self) -> None:
         """Looks at what is there, if nobody did so yet, or if the last attempt left it open."""
@@ -116,7 +116,7 @@ class Checkpointer:
         if base is not None:
             self._check_places(tables)
         self.trackers.meet(tables)
-        touched = self.trackers.take(since_baseline=kind == "since-baseline")
+        touched = self.trackers.take(since_baseline=kind == "since-baseline", listed=kind != "baseline")
         try:
             plan = self._writes(asked, None if base is None else base.tables, touched, choices)
             snapshot = Snapshot(

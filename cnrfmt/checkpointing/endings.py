@@ -6,7 +6,7 @@ forked child nothing is under way: threads aren't copied.
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # Its own hook has to be there first: the one that came last is called first.
+import concurrent.futures.thread  # noqa: F401  Its hook comes first here, since hooks are called last to first.
 import os
 import signal
 import threading
@@ -98,4 +98,3 @@ def _flush_all() -> None:
 
 # Not an ordinary exit function: those come when no thread pool takes work any more, and a commit may need one.
 threading._register_atexit(_flush_all)  # type: ignore[attr-defined]
-_ = concurrent.futures.thread

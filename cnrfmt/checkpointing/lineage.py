@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -15,8 +15,8 @@ from cnrfmt.errors import ConflictError, UsageError, VersionNotFoundError
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.memory import Budget
 from cnrfmt.reader import Checkpoint, open
-from cnrfmt.resolve import touched
 from cnrfmt.run_record import CheckpointRecord, RunRecord, record_of
+from cnrfmt.step_rows import tombstones, touched
 from cnrfmt.storage.fs import Fs
 from cnrfmt.view import View
 
@@ -142,7 +142,7 @@ class Lineage:
         self.restores += 1
         self.checkpoints = () if record is None else record.since_baseline()
 
-    def record(self, head: Manifest | None, policy: str, expected: float | None, tags: Mapping[str, int]) -> RunRecord:
+    def record(self, head: Manifest | None, policy: str, expected: float | None) -> RunRecord:
         """What the next commit leaves, before its own checkpoint is put in."""
         known = None if head is None else record_of(head)
         before = RunRecord(self.run) if known is None else known
@@ -152,7 +152,6 @@ class Lineage:
             policy=policy,
             restores=self.restores,
             expected_restores=expected,
-            tags={**before.tags, **tags},
         )
 
 
@@ -188,9 +187,8 @@ def since_baseline(view: View) -> dict[str, Ids]:
     found = {}
     for table in manifest.tables:
         steps = view.steps_of(table.table_id, after=after)
-        gone = [s.indexes.ids(e.row_sets[e.deleted]) for step in steps for s, e in step if e.deleted is not None]
-        ids = touched(steps, Budget(None), f"table {table.name!r}")
-        found[table.name] = np.unique(np.concatenate([ids, *gone])) if gone else ids
+        what = f"table {table.name!r}"
+        found[table.name] = np.union1d(touched(steps, Budget(None), what), tombstones(steps, Budget(None), what))
     return found
 
 

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import wait
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from cnrfmt.checkpointing import endings
-from cnrfmt.checkpointing.background import Pending, Worker
+from cnrfmt.checkpointing.background import Pending
 from cnrfmt.checkpointing.checkpointer import Checkpointer
-from cnrfmt.checkpointing.events import Event, EventKind, Listener, tell
+from cnrfmt.checkpointing.events import Listener
 from cnrfmt.checkpointing.keeping.retention import Keep
 from cnrfmt.checkpointing.policies import Decision, History, Policy
 from cnrfmt.checkpointing.ranks.coordinator import Coordinator
-from cnrfmt.checkpointing.ranks.together import fail_together
 from cnrfmt.checkpointing.request import request
 from cnrfmt.checkpointing.resuming.restoring import Restored
+from cnrfmt.checkpointing.saving import Saving
 from cnrfmt.checkpointing.settings import Mode, Start, StoredIn, WhenBusy, check_for_ranks, check_restore, settings
-from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.stored_values import StoredValues
-from cnrfmt.checkpointing.writing import Work
 from cnrfmt.encodings.quantize import Choices
-from cnrfmt.errors import CnrError, SupersededError, UsageError, VersionNotFoundError
+from cnrfmt.errors import UsageError, VersionNotFoundError
 from cnrfmt.storage.container import path_text
 from cnrfmt.storage.fs import Fs
 
@@ -155,10 +150,7 @@ class CheckpointManager:
                 raise UsageError(f"coordinator must be a FileCoordinator or something like it, found {coordinator!r}")
             check_for_ranks(self._settings, self._path)
         self._run = Checkpointer(self._path, self._settings, coordinator, fs)
-        self._worker = Worker("cnrfmt-checkpoint")
-        self._saving = threading.RLock()
-        self._current: tuple[Pending, Snapshot] | None = None
-        self._failure: tuple[Pending | None, BaseException] | None = None
+        self._saving = Saving(self._run)
         self._closed = False
         self._process = os.getpid()
         endings.watch(self, sigterm=flush_on_sigterm)
@@ -182,13 +174,13 @@ class CheckpointManager:
         self._check_own()
         # What failed before is told after the ids are noted: whoever goes on all the same has lost none.
         self._run.trackers.mark(table, ids)
-        self._raise_failure()
+        self._saving.raise_failure()
 
     def forget(self, table: str, keys: Any) -> None:
         """Notes that these keys are gone from a keyed table. Raises as `track` does."""
         self._check_own()
         self._run.trackers.forget(table, keys)
-        self._raise_failure()
+        self._saving.raise_failure()
 
     def resize(self, table: str, rows: int) -> None:
         """Notes that a dense table has so many rows now: those that it has grown by change, and can be tracked.
@@ -198,7 +190,7 @@ class CheckpointManager:
         """
         self._check_own()
         self._run.trackers.resize(table, rows)
-        self._raise_failure()
+        self._saving.raise_failure()
 
     # Saving
 
@@ -251,111 +243,22 @@ class CheckpointManager:
             What kept the checkpoint before this from being written, if nobody asked for it yet.
         """
         self._check_usable()
-        with self._saving:
-            began = time.perf_counter()
-            try:
-                shards = self._run.coordinator is not None
-                asked = request(step, tables, dense, reader, random, metrics, tags, metadata, kind, shards=shards)
-                if not self._make_room(step):
-                    return _skipped(step)
-                self._run.begin()
-                work = self._run.plan(asked)
-            except BaseException as error:
-                self._tell_ranks(error)
-                raise
-            pending, encoding = Pending(step), time.perf_counter()
-            self._current = pending, work.snapshot
-            self._worker.submit(lambda: self._finish(pending, work))
-            try:
-                work.snapshot.take()
-                ended = time.perf_counter()
-                self._tell("snapshot", work, stall_seconds=ended - began, encode_seconds=ended - encoding)
-            except BaseException as error:
-                # The background, which waits for rows, gives the marks back.
-                work.snapshot.cancel(error)
-                pending.snapshot.set_result(None)
-                wait([pending.commit])
-                if not pending.failed_behind:
-                    self._failure = None
-                    raise
-            else:
-                pending.snapshot.set_result(None)
-        return pending
-
-    def _tell_ranks(self, error: BaseException) -> None:
-        """Lets the other ranks know that this one doesn't save, so that they don't wait for it."""
-        coordinator = self._run.coordinator
-        if coordinator is not None and isinstance(error, Exception):
-            self._worker.submit(lambda: fail_together(coordinator, error))
-
-    def _make_room(self, step: int | None) -> bool:
-        """Sees to it that no other checkpoint is being written; False if this one is to be left out."""
-        if self._current is not None:
-            before, snapshot = self._current
-            if not before.commit.done() and self._settings.when_busy == "skip":
-                tell(self._settings.on_event, Event("skipped", step))
-                return False
-            if self._settings.when_busy == "replace":
-                reason = f"{self._path}: a newer checkpoint took the place of step {before.step}"
-                snapshot.cancel(SupersededError(reason))
-            wait([before.commit])
-            self._current = None
-        self._raise_failure()
-        return True
-
-    # In the background
-
-    def _finish(self, pending: Pending, work: Work) -> None:
-        try:
-            written = self._run.commit(work)
-        except BaseException as error:
-            pending.failed_behind = work.snapshot.error is not error
-            work.snapshot.cancel(error)
-            replaced = isinstance(error, SupersededError)
-            if not replaced:
-                self._failure = pending, error
-            self._tell("replaced" if replaced else "failed", work, error=error)
-            pending.commit.set_exception(error)
-            return
-        # Small checkpoints are durable before `save` has come to say that they were begun.
-        wait([pending.snapshot])
-        self._tell(
-            "committed",
-            work,
-            version=written.manifest.version,
-            nbytes=written.checkpoint.nbytes,
-            write_seconds=written.write_seconds,
-            commit_seconds=written.commit_seconds,
+        shards = self._run.coordinator is not None
+        return self._saving.save(
+            step,
+            lambda: request(step, tables, dense, reader, random, metrics, tags, metadata, kind, shards=shards),
         )
-        try:
-            self._run.remember()
-        except CnrError as error:
-            # The version is durable; what was asked for beside it can't be had.
-            self._failure = None, error
-        pending.commit.set_result(written.manifest.version)
-        self._run.keep_house()
-
-    def _tell(self, kind: EventKind, work: Work, **facts: Any) -> None:
-        event = Event(kind, work.asked.step, checkpoint=work.kind, rows=work.rows, **facts)
-        tell(self._settings.on_event, event)
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            (pending, error), self._failure = self._failure, None
-            # Who has asked knows already.
-            if pending is None or not pending.commit.was_asked:
-                raise error
 
     def wait(self) -> None:
         """Waits until nothing is under way. Raises what kept a checkpoint from being written, if nobody asked yet."""
-        self._worker.wait()
-        self._raise_failure()
+        self._saving.wait()
+        self._saving.raise_failure()
 
     def flush(self) -> None:
         """Waits until nothing is under way, a `save` in another thread included; doesn't raise."""
         if self._process == os.getpid():
-            with self._saving:
-                self._worker.wait()
+            with self._saving.lock:
+                self._saving.wait()
 
     # Restoring
 
@@ -407,7 +310,7 @@ class CheckpointManager:
             "convert": convert,
         }
         check_restore(options)
-        with self._saving:
+        with self._saving.lock:
             self.wait()
             if self._run.is_nothing_there():
                 if version is not None or step is not None or tag is not None:
@@ -434,7 +337,7 @@ class CheckpointManager:
         self.flush()
         if self._run.stored is not None:
             self._run.stored.close()
-        self._raise_failure()
+        self._saving.raise_failure()
 
     def __enter__(self) -> Self:
         return self
@@ -451,17 +354,10 @@ class CheckpointManager:
 
     def _check_usable(self) -> None:
         self._check_own()
-        self._raise_failure()
+        self._saving.raise_failure()
 
     def _check_own(self) -> None:
         if self._closed:
             raise UsageError(f"{self._path}: the manager was closed; make another")
         if self._process != os.getpid():
             raise UsageError(f"{self._path}: this manager belongs to process {self._process}; a fork can't save")
-
-
-def _skipped(step: int | None) -> Pending:
-    pending = Pending(step, skipped=True)
-    pending.snapshot.set_result(None)
-    pending.commit.set_exception(SupersededError("the checkpoint was skipped: another was being written"))
-    return pending

@@ -21,6 +21,7 @@ from cnrfmt.inputs import as_ids
 from cnrfmt.memory import check_limit, guarded
 from cnrfmt.reader import Checkpoint, PathLike
 from cnrfmt.storage.container import path_text
+from cnrfmt.storage.fs import Fs
 from cnrfmt.table import Table
 
 _CHUNK = 8 << 20
@@ -162,8 +163,8 @@ class FromContainer:
         How many threads a read may use.
     """
 
-    def __init__(self, path: PathLike, max_bytes: int, *, threads: int | None = None) -> None:
-        self._path, self._limit, self._threads = path_text(path), _checked(max_bytes), threads
+    def __init__(self, path: PathLike, max_bytes: int, *, threads: int | None = None, fs: Fs | None = None) -> None:
+        self._path, self._limit, self._threads, self._fs = path_text(path), _checked(max_bytes), threads, fs
         self._ck: Checkpoint | None = None
         self._nbytes = 0
 
@@ -176,7 +177,12 @@ class FromContainer:
         """As `StoredValues.update`."""
         self.close()
         opened = reader.open(
-            self._path, version=ck.version, digest=ck.digest, threads=self._threads, max_bytes=self._limit
+            self._path,
+            version=ck.version,
+            digest=ck.digest,
+            threads=self._threads,
+            max_bytes=self._limit,
+            fs=self._fs,
         )
         try:
             nbytes = _index_bytes(opened)

@@ -104,7 +104,7 @@ class _Draft:
         base = lineage.base_for(work.kind)
         if base is None and work.kind != "baseline":
             raise ConflictError(f"{lineage.path}: there is nothing that a delta could go on from")
-        self.record = record = lineage.record(one.head, work.policy, work.expected_restores, {})
+        self.record = record = lineage.record(one.head, work.policy, work.expected_restores)
         version = 0 if one.head is None else one.head.version + 1
         # Its own length isn't known yet, and no rule asks for it.
         newest = CheckpointRecord(version, work.asked.step, "", work.kind, 0, 0, work.bits, 0, work.asked.metrics)
@@ -220,7 +220,7 @@ def _same_checkpoint(told: Sequence[bytes], schema: tuple[TableSchema, ...]) -> 
                 raise UsageError(
                     f"the ranks save different checkpoints: {what} is {first[what]!r} on rank 0 and {value!r} on rank "
                     f"{rank}; make all managers alike, restore the same version on all ranks, and call save with the "
-                    "same step as often as on the others"
+                    "same step as often as on the others; kind='baseline' on all of them begins anew"
                 )
     check_same_tables({name for one in said for name in one["tables"]}, schema)
     return [one["plan"].encode() for one in said]

@@ -36,7 +36,7 @@ if how == "handler":
 if how == "within":
     # The signal comes while the main thread is in the middle of a save.
     start = threading.Event()
-    from cnrfmt.checkpointing import manager as module
+    from cnrfmt.checkpointing import snapshot as module
     real = module.Snapshot.take
     def take(self):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -184,7 +184,7 @@ def test_a_checkpoint_that_is_replaced_gives_its_rows_to_the_next(path: Path) ->
         m.save(0, trainer.tables()).wait()
         trainer.train(m)
         hold = threading.Event()
-        m._worker.submit(lambda: hold.wait(60) and None)
+        m._saving._worker.submit(lambda: hold.wait(60) and None)
         first: list[Any] = []
         # It is given up before its writer has begun; `save` waits for that writer to take what it encodes.
         waiting = threading.Thread(target=lambda: first.append(_attempt(m, trainer.tables())))

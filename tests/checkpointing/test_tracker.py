@@ -599,3 +599,13 @@ def test_a_forked_child_has_its_own_marks(tracker: RowTracker | KeyTracker) -> N
     assert run_in_child(child) == 0
     tracker.give_back()
     assert tracker.take().tolist() == [1, 2, 3]
+
+
+def test_nothing_is_listed_for_a_baseline() -> None:
+    tracker = RowTracker(100, name="t", keep_since_baseline=True)
+    tracker.mark([3, 7])
+    assert tracker.take(listed=False).tolist() == []
+    tracker.give_back()
+    assert tracker.take().tolist() == [3, 7]
+    tracker.commit(baseline=True)
+    assert tracker.since_baseline().tolist() == []

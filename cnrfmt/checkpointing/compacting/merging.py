@@ -29,8 +29,9 @@ from cnrfmt.format import limits
 from cnrfmt.format.encoding import CodebookLayout, Layout, RawLayout
 from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.memory import Budget
-from cnrfmt.resolve import Layer, Steps, Strip, strips, written
+from cnrfmt.resolve import Layer, Steps, Strip, strips
 from cnrfmt.segment_writer import ColumnWrite, RowIds, TableWrite
+from cnrfmt.step_rows import written
 
 _WINDOW = 1 << 18
 """Rows of which the owners are found at a time."""

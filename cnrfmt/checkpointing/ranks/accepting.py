@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from cnrfmt import resolve
 from cnrfmt.commits import with_segment
 from cnrfmt.errors import DamagedError, UsageError
 from cnrfmt.format import limits
@@ -16,6 +15,7 @@ from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.segment import NO_STATE, SegmentHeader
 from cnrfmt.format.toc import TableEntry
 from cnrfmt.segment_reader import SegmentReader
+from cnrfmt.step_rows import written
 from cnrfmt.storage.base import manifest_place
 from cnrfmt.storage.directory_commit import DirectoryTransaction
 from cnrfmt.verification import contents
@@ -73,7 +73,7 @@ def _written_and_deleted(says: Sequence[tuple[SegmentReader, TableEntry]]) -> in
     for deleting, entry in says:
         gone = None if entry.deleted is None else entry.row_sets[entry.deleted]
         for writing, other in says if gone is not None else ():
-            for row_set in resolve.written(other):
+            for row_set in written(other):
                 ids = writing.indexes.ids(row_set)
                 assert gone is not None
                 if len(both := ids[deleting.indexes.holds(gone, ids)]):

@@ -92,13 +92,15 @@ class Tracker(ABC, Generic[M]):
         sets = (self._marked, self._taken, self._since)
         return sum(marks.nbytes for marks in sets if marks is not None)
 
-    def take(self, *, since_baseline: bool = False) -> Ids:
+    def take(self, *, since_baseline: bool = False, listed: bool = True) -> Ids:
         """Begins a checkpoint: what is marked is being written from now on, and nothing is marked.
 
         Parameters
         ----------
         since_baseline
             Also list what was committed since the baseline, for a delta that stands on the baseline alone.
+        listed
+            False where all rows are written anyway: none is listed then, which is quicker.
 
         Returns
         -------
@@ -123,7 +125,7 @@ class Tracker(ABC, Generic[M]):
                 self._taken, self._marked = self._marked, empty
             self._with_since = since_baseline
             try:
-                return self._taken.ids(older)
+                return self._taken.ids(older) if listed else np.empty(0, np.int64)
             except BaseException:
                 self.give_back()
                 raise

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cnrfmt.arrays import Ids
-from cnrfmt.checkpointing.contents import Tables, Touched
+from cnrfmt.checkpointing.contents import NOTHING, Tables, Touched
 from cnrfmt.checkpointing.tracking.tracker import KeyTracker, RowTracker
 from cnrfmt.errors import MissingKeyError, UsageError
 
@@ -99,15 +99,18 @@ class Trackers:
                 tracker.forget(np.setdiff1d(before, keys, assume_unique=True))
         self._keys[name] = keys.copy()
 
-    def take(self, *, since_baseline: bool) -> dict[str, Touched]:
-        """What was touched of each table: since the last checkpoint, or since the baseline. Marks start anew."""
+    def take(self, *, since_baseline: bool, listed: bool) -> dict[str, Touched]:
+        """What was touched of each table: since the last checkpoint, or since the baseline. Marks start anew.
+
+        Unless `listed`, nothing is listed: all rows are written anyway.
+        """
         found = {}
         taken: list[RowTracker | KeyTracker] = []
         try:
             for name, tracker in self._trackers.items():
-                ids = tracker.take(since_baseline=since_baseline)
+                ids = tracker.take(since_baseline=since_baseline, listed=listed)
                 taken.append(tracker)
-                gone = tracker.take_deleted() if isinstance(tracker, KeyTracker) else np.empty(0, np.int64)
+                gone = tracker.take_deleted() if listed and isinstance(tracker, KeyTracker) else NOTHING.deleted
                 found[name] = Touched(ids, gone)
         except BaseException:
             for tracker in taken:
