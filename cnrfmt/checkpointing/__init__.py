@@ -1,5 +1,5 @@
 """The trainer's side: what changed, when to write it and how, and what to keep.
 
-`manager` is what a trainer calls; `saving` has one checkpoint under way, `checkpointer` makes one checkpoint after the other; `policies` and `bits` decide,
-`snapshot` encodes, `writing` commits.
+`manager` is what a trainer calls; `saving` has one checkpoint under way, `checkpointer` makes one after the other;
+`policies` and `bits` decide, `snapshot` encodes, `writing` commits.
 """

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-THOROUGH = os.environ.get("CNRFMT_HYPOTHESIS_PROFILE", "quick") != "quick"
-SEED = 11
+from tests.crash.support import ROOT, SEED, THOROUGH, run_kills
 
 # A process of its own: one that has threads, as that of the tests may, can't be forked safely.
 ENGINE = """
@@ -35,20 +33,9 @@ sys.exit(kills.main(sys.argv[1:]))
 """
 
 
-def run_kills(folder: Path, kills: int, plant: str = "", *more: str) -> tuple[int, dict, str]:
-    """Exit status, result and output of a run; with a plant, of a library that it changes first."""
-    result = folder / "result.json"
-    command = [sys.executable, "-c", ENGINE.format(plant=plant)]
-    command += ["--kills", str(kills), "--seed", str(SEED), "--folder", str(folder), "--json", str(result), *more]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3000)
-    assert result.exists(), f"{done.stdout}\n{done.stderr}"
-    return done.returncode, json.loads(result.read_text(encoding="utf-8")), done.stdout
-
-
 def test_kills_lose_nothing(tmp_path: Path) -> None:
     kills = 200 if THOROUGH else 24
-    status, result, output = run_kills(tmp_path, kills)
+    status, result, output = run_kills(ENGINE, tmp_path, kills)
     assert status == 0, output
     counts = result["counts"]
     assert counts["kills"] == kills
@@ -80,7 +67,7 @@ def test_kills_lose_nothing(tmp_path: Path) -> None:
 )
 def test_planted_faults_are_found(tmp_path: Path, plant: str) -> None:
     # It ends with the first failure; how soon that comes is a matter of chance.
-    status, result, output = run_kills(tmp_path, 400, plant, "--most-failures", "1")
+    status, result, output = run_kills(ENGINE, tmp_path, 400, plant, "--most-failures", "1")
     assert status == 1, output
     assert len(result["failures"]) == 1
     failure = result["failures"][0]
@@ -91,12 +78,12 @@ def test_planted_faults_are_found(tmp_path: Path, plant: str) -> None:
 
 def test_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
-    status, first, output = run_kills(tmp_path, 6, "", "--state", str(state))
+    status, first, output = run_kills(ENGINE, tmp_path, 6, "", "--state", str(state))
     assert (status, first["counts"]["kills"]) == (0, 6), output
     progress = json.loads(state.read_text(encoding="utf-8"))
     progress["asked"]["kills"] = 9
     state.write_text(json.dumps(progress), encoding="utf-8")
-    status, second, output = run_kills(tmp_path, 9, "", "--state", str(state))
+    status, second, output = run_kills(ENGINE, tmp_path, 9, "", "--state", str(state))
     assert (status, second["counts"]["kills"]) == (0, 9), output
     assert second["containers"] > first["containers"]
 
