@@ -18,6 +18,7 @@ from cnrfmt.checkpointing.resuming.restoring import Restored
 from cnrfmt.checkpointing.stored_values import StoredValues
 from cnrfmt.checkpointing.tracking.tracker import KeyTracker, RowTracker
 from cnrfmt.comparing import Comparison, diff
+from cnrfmt.encodings.grid import Grid
 from cnrfmt.encodings.quantize import Quantize
 from cnrfmt.errors import (
     ChainTooLongError,
@@ -29,6 +30,7 @@ from cnrfmt.errors import (
     LockedError,
     MissingKeyError,
     RankLostError,
+    SilenceError,
     StorageError,
     SupersededError,
     TooLargeError,
@@ -67,6 +69,7 @@ __all__ = [
     "FileCoordinator",
     "Finding",
     "Full",
+    "Grid",
     "History",
     "Intermittent",
     "Keep",
@@ -87,6 +90,7 @@ __all__ = [
     "Rows",
     "Salvage",
     "Shard",
+    "SilenceError",
     "StorageError",
     "StoredValues",
     "SupersededError",

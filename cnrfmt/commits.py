@@ -20,9 +20,11 @@ from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, pack_manifest
 from cnrfmt.format.segment import NO_STATE, SegmentHeader
 from cnrfmt.format.toc import DenseEntry
 from cnrfmt.run_record import RESERVED, RunRecord, record_of
-from cnrfmt.segment_writer import TableWrite, write_segment
+from cnrfmt.segment_writer import write_segment
+from cnrfmt.slices import is_sliced, sliced
 from cnrfmt.storage.container import Transaction, begin
 from cnrfmt.storage.fs import Fs
+from cnrfmt.table_writes import TableWrite
 
 Prepared = Iterable[tuple[DenseEntry, Bytes]]
 """Dense state as segments hold it."""
@@ -127,7 +129,7 @@ class Attempt:
         self, header: SegmentHeader, tables: Iterable[TableWrite], dense: Prepared | None, *, threads: int
     ) -> tuple[ChainEntry, bytes]:
         """Streams a segment; gives what a chain says of it, and its table of contents."""
-        writes = list(tables)
+        writes = [sliced(write)[0] if is_sliced(write) else write for write in tables]
         # A disk that is too full is better refused now than half-way.
         sink = self.tx.segment(header.segment_id, size_hint=sum(write.data_bytes for write in writes))
         written = write_segment(sink, header, writes, dense, threads=threads)

@@ -12,7 +12,8 @@ CnrError
 ├── CommitError            nothing of this commit counts
 │   ├── ConflictError      somebody else committed first: open the head again and retry
 │   ├── LockedError        another writer holds the container
-│   └── RankLostError      one of many writers is gone, or didn't answer in time
+│   ├── RankLostError      one of many writers is gone, or didn't answer in time
+│   └── SilenceError       a coordinator failed, and can't tell what the other writers heard
 ├── CommitUnknownError     the commit may or may not have happened: read the head to know
 └── StorageError           the operating system refused (also an OSError)
 """
@@ -166,13 +167,23 @@ class RankLostError(CommitError):
     def __init__(self, what: str, reasons: Mapping[int, str], payloads: Mapping[int, bytes]) -> None:
         self.what, self.reasons, self.payloads = what, dict(reasons), dict(payloads)
         shown = ", ".join(f"rank {rank} is {_LOST.get(why, why)}" for rank, why in sorted(self.reasons.items()))
-        super().__init__(f"{what}: {shown}; start the missing processes again, all ranks together, and try again")
+        super().__init__(f"{what}: {shown}; end all ranks and start them together again")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RankLostError, (self.what, self.reasons, self.payloads)
 
 
-_LOST = {"gone": "gone (its process has ended)", "late": "late (it lives, and hasn't answered in time)"}
+_LOST = {
+    "gone": "gone (its process has ended)",
+    "late": "late (it hasn't answered in time: it is slow, stuck, or was never started)",
+}
+
+
+class SilenceError(CommitError):
+    """A coordinator failed, so that it isn't known what the other ranks said; what it raised is the cause.
+
+    The others may have heard everything, this rank included. Nothing was committed all the same.
+    """
 
 
 class SupersededError(CommitError):

@@ -28,6 +28,16 @@ class Budget:
         if self._limit is not None and self._taken > self._limit:
             raise TooLargeError(what, self._taken, self._limit)
 
+    @contextmanager
+    def tried(self) -> Iterator[None]:
+        """What is counted within counts no more where it raises."""
+        before = self._taken
+        try:
+            yield
+        except BaseException:
+            self._taken = before
+            raise
+
     def take_json(self, nbytes: int, what: str) -> None:
         """Counts what so many bytes of JSON become."""
         self.take(METADATA * nbytes, what)

@@ -13,18 +13,18 @@ from cnrfmt import dtypes
 from cnrfmt.arrays import Ids
 from cnrfmt.encodings import Recipe
 from cnrfmt.encodings.quantize import Choices, check_patterns, speaks_of
-from cnrfmt.encodings.recipes import goes_on, recipe_for
+from cnrfmt.encodings.recipes import goes_on, recipes_for
 from cnrfmt.errors import MissingKeyError, UsageError
 from cnrfmt.format import limits
 from cnrfmt.format.digests import new_id
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.format.strict_json import check_name
 from cnrfmt.inputs import Source2D, as_ids, as_source
-from cnrfmt.segment_writer import ColumnWrite, RowIds, TableWrite
+from cnrfmt.table_writes import ColumnWrite, RowIds, TableWrite
 from cnrfmt.tabledata import Deleted, Dropped, Rows, TableData
 
-RecipeOf = Callable[[TableSchema, ColumnSchema, Source2D], Recipe]
-"""How a column of a table is to be stored, whose rows come from a source."""
+RecipesOf = Callable[[TableSchema, Mapping[str, Source2D]], Mapping[str, Recipe]]
+"""How columns of a table are to be stored, whose rows come from these sources."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,16 @@ class Plan:
 
 def recipe_chooser(
     quantize: Choices, known: Callable[[TableSchema, ColumnSchema], Recipe] | None = None
-) -> RecipeOf:
-    """The recipe that `quantize` asks for; for columns that it leaves open, the known one."""
+) -> RecipesOf:
+    """The recipes that `quantize` asks for; for columns that it leaves open, the known ones."""
 
-    def choose(table: TableSchema, column: ColumnSchema, source: Source2D) -> Recipe:
-        if known is not None and not speaks_of(quantize, table.name, column):
-            return goes_on(known(table, column), source)
-        return recipe_for(table.name, column, source, quantize)
+    def choose(table: TableSchema, sources: Mapping[str, Source2D]) -> Mapping[str, Recipe]:
+        if known is None:
+            return recipes_for(table, sources, quantize)
+        left = [c for c in table.columns if c.name in sources and not speaks_of(quantize, table.name, c)]
+        spoken = {name: source for name, source in sources.items() if all(name != column.name for column in left)}
+        found = recipes_for(table, spoken, quantize) if spoken else {}
+        return found | {column.name: goes_on(known(table, column), sources[column.name]) for column in left}
 
     return choose
 
@@ -52,8 +55,8 @@ def plan_baseline(tables: Mapping[str, Any], quantize: Choices) -> Plan:
     """A version that holds these tables and no others."""
     items = _items(tables)
     check_patterns(quantize, {name: columns_of(value) for name, value in items})
-    recipe_of = recipe_chooser(quantize)
-    planned = [_new_table(name, value, recipe_of) for name, value in items]
+    recipes_of = recipe_chooser(quantize)
+    planned = [_new_table(name, value, recipes_of) for name, value in items]
     return Plan(tuple(p.schema for p in planned), tuple(planned))
 
 
@@ -69,7 +72,7 @@ def plan_delta(
     columns = {t.name: tuple(c.name for c in t.columns) for t in schema}
     columns |= {name: (*columns.get(name, ()), *columns_of(value)) for name, value in items}
     check_patterns(quantize, columns)
-    recipe_of = recipe_chooser(quantize, known_recipe)
+    recipes_of = recipe_chooser(quantize, known_recipe)
     writes: list[TableWrite] = []
     for name, value in items:
         known = live.get(name)
@@ -79,9 +82,9 @@ def plan_delta(
             continue
         changes = value if isinstance(value, tuple | list) and _are_changes(value) else (value,)
         if isinstance(changes[0], Rows | Deleted):
-            write = _delta_table(name, known, changes, recipe_of)
+            write = _delta_table(name, known, changes, recipes_of)
         else:
-            write = _new_table(name, value, recipe_of)
+            write = _new_table(name, value, recipes_of)
         live[name] = write.schema
         if known != write.schema or write.rows is not None or write.deleted is not None:
             writes.append(write)
@@ -107,7 +110,8 @@ def _items(tables: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(check_name(name, "table name"), value) for name, value in tables.items()]
 
 
-def _new_table(name: str, value: Any, recipe_of: RecipeOf) -> TableWrite:
+def described(name: str, value: Any) -> tuple[TableSchema, dict[str, Source2D]]:
+    """The schema of a whole table that is new, and where the rows of its columns are; raises `UsageError`."""
     if isinstance(value, Rows | Deleted | Dropped):
         raise UsageError(
             f"table {name!r}: {type(value).__name__} changes a table that is there; "
@@ -128,21 +132,26 @@ def _new_table(name: str, value: Any, recipe_of: RecipeOf) -> TableWrite:
     schema = TableSchema(
         new_id(), name, rows if data.keys is None else None, dim, _bounded(name, columns)
     )
-    if data.keys is None:
-        row_ids = RowIds(rows)
-    else:
-        keys = as_ids(data.keys, f"table {name!r}: keys")
+    return schema, {WEIGHT: weight, **sources}
+
+
+def _new_table(name: str, value: Any, recipes_of: RecipesOf) -> TableWrite:
+    schema, sources = described(name, value)
+    rows = sources[WEIGHT].shape[0]
+    row_ids = RowIds(rows)
+    if isinstance(value, TableData) and value.keys is not None:
+        keys = as_ids(value.keys, f"table {name!r}: keys")
         _check_count(f"table {name!r}: keys", len(keys), rows)
         row_ids = _sorted_ids(keys, f"table {name!r}: keys")
     return TableWrite(
         schema,
         row_ids if rows else None,
-        _writes(schema, {WEIGHT: weight, **sources}, recipe_of) if rows else (),
+        _writes(schema, sources, recipes_of) if rows else (),
     )
 
 
 def _delta_table(
-    name: str, schema: TableSchema | None, changes: Any, recipe_of: RecipeOf
+    name: str, schema: TableSchema | None, changes: Any, recipes_of: RecipesOf
 ) -> TableWrite:
     if schema is None:
         raise MissingKeyError(
@@ -153,7 +162,7 @@ def _delta_table(
         raise UsageError(f"table {name!r}: at most one Rows and one Deleted per version")
     rows = next((c for c in changes if isinstance(c, Rows)), None)
     deleted = next((c for c in changes if isinstance(c, Deleted)), None)
-    write = TableWrite(schema) if rows is None else _delta_rows(schema, rows, recipe_of)
+    write = TableWrite(schema) if rows is None else _delta_rows(schema, rows, recipes_of)
     if deleted is None:
         return write
     if not schema.keyed:
@@ -175,7 +184,7 @@ def _delta_table(
     return replace(write, deleted=gone)
 
 
-def _delta_rows(schema: TableSchema, rows: Rows, recipe_of: RecipeOf) -> TableWrite:
+def _delta_rows(schema: TableSchema, rows: Rows, recipes_of: RecipesOf) -> TableWrite:
     name = schema.name
     what = f"table {name!r}: row ids"
     ids = as_ids(rows.ids, what)
@@ -216,7 +225,7 @@ def _delta_rows(schema: TableSchema, rows: Rows, recipe_of: RecipeOf) -> TableWr
                 f"{what} must be 0 to {schema.rows - 1}, found {low if low < 0 else high}; "
                 "Rows(..., rows=n) lets the table grow"
             )
-    return TableWrite(schema, row_ids, _writes(schema, sources, recipe_of))
+    return TableWrite(schema, row_ids, _writes(schema, sources, recipes_of))
 
 
 def _shown(column: ColumnSchema, dim: int) -> str:
@@ -224,12 +233,11 @@ def _shown(column: ColumnSchema, dim: int) -> str:
 
 
 def _writes(
-    schema: TableSchema, sources: Mapping[str, Source2D], recipe_of: RecipeOf
+    schema: TableSchema, sources: Mapping[str, Source2D], recipes_of: RecipesOf
 ) -> tuple[ColumnWrite, ...]:
+    recipes = recipes_of(schema, sources)
     return tuple(
-        ColumnWrite(c, sources[c.name], recipe_of(schema, c, sources[c.name]))
-        for c in schema.columns
-        if c.name in sources
+        ColumnWrite(c, sources[c.name], recipes[c.name]) for c in schema.columns if c.name in sources
     )
 
 

@@ -6,16 +6,17 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from cnrfmt import parallel
 from cnrfmt.arrays import Array
-from cnrfmt.errors import DamagedError, MissingKeyError, UsageError, VersionNotFoundError
+from cnrfmt.errors import DamagedError, MissingKeyError, UsageError, VersionExpiredError, VersionNotFoundError
 from cnrfmt.format.manifest import Manifest, Retained, parse_manifest
 from cnrfmt.memory import Budget, check_limit, guarded
 from cnrfmt.run_record import record_of, user_metadata
@@ -27,6 +28,8 @@ from cnrfmt.tabledata import TableData
 from cnrfmt.view import ReadOptions, View
 
 PathLike = str | os.PathLike[str]
+_Opened = TypeVar("_Opened")
+_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -104,28 +107,30 @@ class Checkpoint(Mapping[str, Table]):
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
         self._refreshing = threading.Lock()
         try:
-            history = self._history
-            history.head = _read_head(history.container, budget)
-            if tag is not None:
-                version = self._tagged(tag)
-            manifest = history.head if version is None else history.manifest_of(version, budget)
-            if manifest is None:
-                raise VersionNotFoundError(
-                    f"{path}: version {version} isn't retained; retained are "
-                    f"{', '.join(map(str, self.versions))}"
-                )
-            if digest is not None and digest != f"{manifest.digest:016x}":
-                raise DamagedError(
-                    "manifest-digest",
-                    f"{path}, version {manifest.version}",
-                    expected=f"the pinned digest {digest}",
-                    found=f"{manifest.digest:016x}",
-                    advice="another state was put in the place of the pinned one, or the pin is old",
-                )
-            self._show(self._open_view(history.container, manifest, {}, budget))
+            self._show(_opened(lambda: self._first_view(version, tag, digest, budget), version, budget))
         except BaseException:
             self.close()
             raise
+
+    def _first_view(self, version: int | None, tag: str | None, digest: str | None, budget: Budget) -> View:
+        history = self._history
+        history.head = _read_head(history.container, budget)
+        if tag is not None:
+            version = self._tagged(tag)
+        manifest = history.head if version is None else history.manifest_of(version, budget)
+        if manifest is None:
+            raise VersionNotFoundError(
+                f"{self.path}: version {version} isn't retained; retained are {', '.join(map(str, self.versions))}"
+            )
+        if digest is not None and digest != f"{manifest.digest:016x}":
+            raise DamagedError(
+                "manifest-digest",
+                f"{self.path}, version {manifest.version}",
+                expected=f"the pinned digest {digest}",
+                found=f"{manifest.digest:016x}",
+                advice="another state was put in the place of the pinned one, or the pin is old",
+            )
+        return self._open_view(history.container, manifest, {}, budget)
 
     def _open_view(
         self, container: Container, manifest: Manifest, known: dict[bytes, SegmentReader], budget: Budget
@@ -228,29 +233,36 @@ class Checkpoint(Mapping[str, Table]):
             if container.same_as(history.container):
                 container.close()
                 container = history.container
-            head = _read_head(container, budget)
-            _check_goes_on(history.head, head, self.path)
-            before, old = self._view, self._tables
-            if head.version == self.version and head.digest == before.manifest.digest:
+            view = _opened(lambda: self._newer_view(container, budget), None, budget)
+            if view is None:
                 return None
-            same = container is history.container
-            view = self._open_view(container, head, dict(before.segments) if same else {}, budget)
         except BaseException:
             if container is not history.container:
                 container.close()
             raise
-        if not same:
+        before, old = self._view, self._tables
+        if container is not history.container:
             # What was opened of the old one stays open for as long as its tables are held.
             history.container.close()
-        history.container, history.head = container, head
+        history.container, history.head = container, view.manifest
         self._show(view)
         return Refreshed(
             before.manifest.version,
-            head.version,
+            self.version,
             {name: view.changed(t, before.manifest.version, budget) for name, t in self._tables.items()},
             tuple(name for name in self._tables if name not in old),
             tuple(name for name in old if name not in self._tables),
         )
+
+    def _newer_view(self, container: Container, budget: Budget) -> View | None:
+        """The head's view; None where that is open already."""
+        history, before = self._history, self._view
+        head = _read_head(container, budget)
+        _check_goes_on(history.head, head, self.path)
+        if head.version == self.version and head.digest == before.manifest.digest:
+            return None
+        known = dict(before.segments) if container is history.container else {}
+        return self._open_view(container, head, known, budget)
 
     def close(self) -> None:
         """Lets go of files and maps; tables of this checkpoint can't be read afterwards."""
@@ -277,6 +289,17 @@ class Checkpoint(Mapping[str, Table]):
     # A mapping compares its items, which would read whole tables.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+
+def _opened(attempt: Callable[[], _Opened], version: int | None, budget: Budget) -> _Opened:
+    """What an attempt to open a version gives: the one that was asked for, or the newest or a tagged one for None.
+
+    Where a newer one is committed meanwhile and files that it doesn't need go at once, that is tried again.
+    """
+    for _ in range(_TRIES - 1 if version is None else 0):
+        with suppress(VersionExpiredError), budget.tried():
+            return attempt()
+    return attempt()
 
 
 def _read_head(container: Container, budget: Budget) -> Manifest:
@@ -335,7 +358,7 @@ def open(
     path
         A single file or a directory.
     version
-        An older, retained version.
+        An older, retained version. Where none is asked for and the newest goes while it is opened, its successor is.
     tag
         The name of a version, in its place.
     backend

@@ -11,205 +11,58 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings import coder
+from cnrfmt.encodings.checks import Flags
+from cnrfmt.encodings.integers import Integers
 from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.schema import ColumnSchema, TableSchema
-from cnrfmt.format.toc import Part, RowSet, TableEntry
+from cnrfmt.format.toc import TableEntry
+from cnrfmt.integer_rows import ListedRows, RangeRows, Sums, WantedRows, add_up, are_summed
+from cnrfmt.layer import Elements, Layer
 from cnrfmt.memory import Budget
+from cnrfmt.part_integers import Grid
 from cnrfmt.segment_reader import SegmentReader
 
-_STREAM = 64 << 10
-"""Runs of stored bytes from this length on are read, the first time, rather than faulted into a mapping."""
-_BATCH = 4096
-"""Rows from anywhere that are fetched at a time."""
-_LAYER = 400
+_LAYER = 800
 """Bytes of memory that a layer or a strip takes, about."""
-_SPARSE = 8
-"""Where fewer than one row in so many is wanted, the others aren't read."""
 _MANY = 8
 """Where one row in so many or more is newer than the others, all are mixed as they are stored, and decoded at once."""
 
-
 _LOCAL = threading.local()
-
-Elements = tuple[int, int]
-"""The first element of a range, and the end behind the last."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One part, or one set of tombstones, of the strips that it covers.
-
-    Rows of a dense table from `limit` on were cut off by a newer step and don't count. `elements`, where a
-    method takes them, are those of the strip; the part may be wider.
-    """
-
-    segment: SegmentReader
-    row_set: RowSet
-    part: Part | None
-    limit: int
-
-    @property
-    def is_range(self) -> bool:
-        """Whether the rows are a range, without a row index."""
-        return self.row_set.section is None
-
-    @cached_property
-    def ids(self) -> Ids:
-        """The row ids, below the limit."""
-        ids = self.segment.indexes.ids(self.row_set)
-        return ids[: int(np.searchsorted(ids, self.limit))] if self.row_set.last >= self.limit else ids
-
-    def load_ids(self) -> None:
-        """Decodes the row index, if there is one, for everybody who asks later."""
-        if self.part is None:
-            self.segment.indexes.holds(self.row_set, np.empty(0, np.int64))
-        elif not self.is_range:
-            _ = self.ids
-
-    @property
-    def cost(self) -> int:
-        """Bytes of memory that `load_ids` takes."""
-        return self.segment.indexes.cost(self.row_set, whole=self.part is not None)
-
-    @property
-    def codebooks_cost(self) -> int:
-        """Bytes of memory that `load_codebooks` takes: their section, and each number as a float32."""
-        if self.part is None or "_codebooks" in self.__dict__:
-            return 0
-        return 3 * self.part.layout.codebook_bytes(self.row_set.count)
-
-    def load_codebooks(self) -> None:
-        """Decodes the codebooks that the rows share, for everybody who asks later."""
-        _ = self._codebooks
-
-    @property
-    def stop(self) -> int:
-        """Behind the last row of a range."""
-        return min(self.row_set.last + 1, self.limit)
-
-    def is_at_hand(self, position: int, count: int) -> bool:
-        """Whether the stored bytes of consecutive rows are verified in a mapping, or few."""
-        offset, length = self._span(position, count)
-        return length < _STREAM or self.segment.is_verified(offset, length)
-
-    def decode_range(self, position: int, out: Array, elements: Elements) -> None:
-        """Decodes `len(out)` consecutive rows from a position in the row set."""
-        part = self._part
-        whole = out if part.elements == elements else self._whole_rows(len(out), out.dtype)
-        offset, length = self._span(position, len(out))
-        if length >= _STREAM and isinstance(part.layout, RawLayout):
-            self.segment.read_into(offset, whole.reshape(-1).view(np.uint8))
-        else:
-            fetch = self.segment.fetch_range if self.is_at_hand(position, len(out)) else self.segment.read_scratch
-            data, start = fetch(offset, length)
-            coder(part.layout).decode_range(data, offset - start, whole, position, self._codebooks)
-        if whole is not out:
-            out[:] = self._cut(whole, elements)
-
-    def decode_rows(self, positions: Ids, out: Array, targets: Ids, elements: Elements) -> None:
-        """Decodes the rows at these positions of the row set into the rows `targets` of `out`."""
-        part = self._part
-        offsets = self.segment.toc.sections[part.section][0] + part.layout.offsets(positions, part.width)
-        # A batch touches a bounded number of pieces, however short the rows are.
-        for start in range(0, len(offsets), _BATCH):
-            batch = slice(start, start + _BATCH)
-            data, found = self.segment.fetch_rows(offsets[batch], part.row_bytes)
-            self._decode(data, found, out, targets[batch], positions[batch], elements)
-
-    def copy_near(self, positions: Ids, out: Bytes, targets: Ids) -> None:
-        """Copies the stored bytes of rows at ascending positions into the rows `targets` of `out`, (n, row bytes).
-
-        Only for layouts whose rows stand alone.
-        """
-        from cnrfmt.kernels import rows as kernel
-
-        part = self._part
-        section, row_bytes = self.segment.toc.sections[part.section][0], part.row_bytes
-        first, last, count = int(positions[0]), int(positions[-1]), len(positions)
-        if count * _SPARSE >= last - first:
-            data, start = self.segment.read_scratch(*self._span(first, last - first + 1))
-            kernel.gather_rows(data, positions * row_bytes + (section - start), row_bytes, out, targets)
-            return
-        for begin in range(0, count, _BATCH):
-            batch = slice(begin, begin + _BATCH)
-            data, found = self.segment.fetch_rows(section + positions[batch] * row_bytes, row_bytes)
-            kernel.gather_rows(data, found, row_bytes, out, targets[batch])
-
-    def read_range(self, position: int, out: Bytes) -> None:
-        """Copies the stored bytes of consecutive rows from a position in the row set, (n, row bytes)."""
-        self.segment.read_into(self._span(position, len(out))[0], out.reshape(-1))
-
-    def decode_near(self, positions: Ids, out: Array, targets: Ids, elements: Elements) -> None:
-        """The same for ascending positions that lie close together: all between them is read in one go."""
-        part = self._part
-        first, last = int(positions[0]), int(positions[-1])
-        offset, length = self._span(first, last - first + 1)
-        if length < _STREAM or len(positions) * _SPARSE < last - first:
-            self.decode_rows(positions, out, targets, elements)
-        else:
-            data, start = self.segment.read_scratch(offset, length)
-            section = self.segment.toc.sections[part.section][0]
-            offsets = part.layout.offsets(positions, part.width) + (section - start)
-            self._decode(data, offsets, out, targets, positions, elements)
-
-    @property
-    def _part(self) -> Part:
-        assert self.part is not None
-        return self.part
-
-    @cached_property
-    def _codebooks(self) -> Array | None:
-        """What the rows share, decoded and kept."""
-        if self._part.codebooks is None:
-            return None
-        return coder(self._part.layout).codebooks(self.segment.section(self._part.codebooks))
-
-    def _span(self, position: int, count: int) -> tuple[int, int]:
-        start, length = self._part.layout.span(position, count, self._part.width)
-        return self.segment.toc.sections[self._part.section][0] + start, length
-
-    def _decode(
-        self, data: Bytes, offsets: Ids, out: Array, targets: Ids, positions: Ids, elements: Elements
-    ) -> None:
-        code = coder(self._part.layout)
-        if self._part.elements == elements:
-            code.decode_rows(data, offsets, out, targets, positions, self._codebooks)
-            return
-        whole = self._whole_rows(len(offsets), out.dtype)
-        slots = np.arange(len(offsets), dtype=np.int64)
-        code.decode_rows(data, offsets, whole, slots, positions, self._codebooks)
-        out[targets] = self._cut(whole, elements)
-
-    def _whole_rows(self, count: int, dtype: np.dtype[Any]) -> Array:
-        return np.empty((count, self._part.width), dtype)
-
-    def _cut(self, whole: Array, elements: Elements) -> Array:
-        first = self._part.elements[0]
-        return whole[:, elements[0] - first : elements[1] - first]
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A range of elements of a column, and its layers from the newest to the oldest."""
+    """A range of elements of a column, and its layers from the newest to the oldest.
+
+    `place` is the table and the column, as errors name them.
+    """
 
     first: int
     end: int
     layers: tuple[Layer, ...]
     fill: Array
+    place: str
 
     @property
     def elements(self) -> Elements:
         """The range."""
         return self.first, self.end
 
+    @cached_property
+    def is_summed(self) -> bool:
+        """Whether rows are read as integers, and added up."""
+        return are_summed(self.layers)
+
     def read_range(self, start: int, out: Array) -> None:
         """Decodes the rows start .. start + len(out) - 1 of a dense table into `out` (rows x elements)."""
+        if self.is_summed:
+            self._read_sums(RangeRows(start, len(out)), out)
+            return
         stop = start + len(out)
         for layer in self.layers:
             if layer.is_range:
@@ -300,6 +153,9 @@ class Strip:
 
         if not len(ids):
             return
+        if self.is_summed:
+            self._read_sums(ListedRows(ids), out)
+            return
         wanted, targets = ids, np.arange(len(ids), dtype=np.int64)
         low, high = int(ids.min()), int(ids.max())
         for layer in self.layers:
@@ -333,6 +189,29 @@ class Strip:
         if len(wanted):
             out[targets] = self.fill
 
+    def _read_sums(self, rows: WantedRows[Layer], out: Array) -> None:
+        """The rows of a strip that has integers: added up in the memory of the values that they become."""
+        sums = Sums(out.view(np.int32))
+        for given in add_up(self.layers, rows, sums, out, self.elements, self.place):
+            if given.layer is None:
+                out[given.places] = self.fill
+            else:
+                given.layer.decode_any(given.positions, out, given.places, self.elements)
+
+    def read_integers(self, ids: Ids, grid: Grid, out: Integers) -> Flags:
+        """Of rows of these ids, in any order and with repeats, the integers on a grid; gives which rows are on it.
+
+        The integers of others, whatever they are, and of those that aren't there, are zero.
+        """
+        if not any(x.integers is not None and x.integers.grid == grid for x in self.layers):
+            out[:] = 0
+            return np.zeros(len(ids), np.bool_)
+        sums = Sums(out)
+        add_up(self.layers, ListedRows(ids), sums, None, self.elements, self.place)
+        known = sums.on(grid)
+        out[~known] = 0
+        return known
+
 
 def _stored_rows(count: int, row_bytes: int) -> Bytes:
     """Memory of this thread for rows as they are stored; its next call overwrites them."""
@@ -363,7 +242,8 @@ def strips(schema: TableSchema, column: ColumnSchema, steps: Steps, fill: Array,
         first, end = (0, count) if layer.part is None else (place[x] for x in layer.part.elements)
         for number in range(first, end):
             layers[number].append(layer)
-    return [Strip(a, b, tuple(found), fill) for (a, b), found in zip(pairwise(edges), layers, strict=True)]
+    where = f"table {schema.name!r}, column {column.name!r}"
+    return [Strip(a, b, tuple(found), fill, where) for (a, b), found in zip(pairwise(edges), layers, strict=True)]
 
 
 def _layers(column: str, steps: Steps) -> Iterator[Layer]:

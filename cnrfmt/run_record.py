@@ -7,7 +7,7 @@ should be is taken for nothing, so that a container of another making is never r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ RESERVED = "cnrfmt.run"
 """The name, among those of the user's metadata."""
 MOST = 4096
 """Checkpoints that are remembered; as many as versions may be retained."""
+_MOST_NAMES = 20
+"""Tables that are named of those that are stored alike."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class CheckpointRecord:
     rows, nbytes
         Rows that were written (of all tables and ranks), and bytes of segments.
     bits
-        Bits per value of most weights; 32 where they are raw.
+        Bits per value of most weights; 32 where they are raw, 0 where they are on a grid and take what they need.
     chain
         Segments that a restore reads.
     metrics
@@ -69,6 +71,9 @@ class RunRecord:
         Names of versions; a version that has one is never removed.
     checkpoints
         Those that are retained, and those since the newest baseline; ascending.
+    encodings
+        How the newest checkpoint stored tables and why, in words, with the names of the tables (some, of very many);
+        no names where it is all of them.
     """
 
     run: str
@@ -77,6 +82,7 @@ class RunRecord:
     expected_restores: float | None = None
     tags: Mapping[str, int] = field(default_factory=dict)
     checkpoints: tuple[CheckpointRecord, ...] = ()
+    encodings: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def checkpoint(self, version: int) -> CheckpointRecord | None:
         """What is known of a version."""
@@ -128,6 +134,7 @@ def _makes_sense(r: RunRecord) -> bool:
         and all(_is_count(version) for version in r.tags.values())
         and len(r.checkpoints) <= MOST
         and all(_is_sound(c) for c in r.checkpoints)
+        and all(isinstance(name, str) for names in r.encodings.values() for name in names)
     )
 
 
@@ -143,6 +150,19 @@ def _is_sound(c: CheckpointRecord) -> bool:
 
 def _is_count(n: Any) -> bool:
     return isinstance(n, int) and not isinstance(n, bool) and n >= 0
+
+
+def by_words(words: Mapping[str, str]) -> dict[str, list[str]]:
+    """What a record says of encodings, from words by table."""
+    found: dict[str, list[str]] = {}
+    for name, text in sorted(words.items()):
+        found.setdefault(text, []).append(name)
+    if len(found) == 1:
+        return {text: [] for text in found}
+    over = {text: len(names) - _MOST_NAMES for text, names in found.items()}
+    return {
+        text: [*names[:_MOST_NAMES], f"{over[text]} more"] if over[text] > 0 else names for text, names in found.items()
+    }
 
 
 def user_metadata(manifest: Manifest) -> dict[str, Any]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from cnrfmt import parallel
-from cnrfmt.arrays import Array, Bytes, Ids, Words
+from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.encodings import Encoded, Recipe, encoder, row_ids
 from cnrfmt.format import limits
 from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
 from cnrfmt.format.encoding import RawLayout
-from cnrfmt.format.schema import ColumnSchema, TableSchema
+from cnrfmt.format.schema import TableSchema
 from cnrfmt.format.scheme import Errors
 from cnrfmt.format.segment import SegmentHeader, Trailer, toc_digest
 from cnrfmt.format.toc import (
@@ -28,6 +27,7 @@ from cnrfmt.format.toc import (
     place_section,
 )
 from cnrfmt.inputs import Source2D
+from cnrfmt.table_writes import ColumnWrite, EncodedColumn, EncodedRows, RowIds, Slice, SliceSections, TableWrite
 
 _CHUNK = 4 << 20
 """Bytes of source rows that one step of the pipeline encodes."""
@@ -38,88 +38,6 @@ class Sink(Protocol):
 
     def write(self, data: Any) -> None:
         """Appends the bytes of a contiguous buffer."""
-
-
-@dataclass(frozen=True)
-class RowIds:
-    """The rows that a segment writes of a table.
-
-    `ids` is None for the rows first .. first+count-1 of a dense table; otherwise the sorted ids. `order` says which
-    row of the sources belongs to each, None if the sources are in that order already.
-    """
-
-    count: int
-    ids: Ids | None = None
-    order: Ids | None = None
-    first: int = 0
-
-    @property
-    def is_range(self) -> bool:
-        """Whether the ids have no gaps."""
-        return self.ids is None or int(self.ids[-1]) - int(self.ids[0]) == self.count - 1
-
-
-class EncodedRows(ABC):
-    """Rows that are encoded already: their bytes are written as they are."""
-
-    dtype: np.dtype[Any]
-    errors: Errors | None
-    """What encoding did to them, once; None if `encoded` tells it, chunk by chunk."""
-
-    @abstractmethod
-    def encoded(self, start: int, stop: int) -> Encoded:
-        """The bytes of rows start .. stop - 1, and which of them, from `start` on, the encoding doesn't hold.
-
-        The slots of such rows are zero bytes. Each chunk of `chunk_rows` is asked for once, in order, but from several
-        threads.
-        """
-
-    @abstractmethod
-    def take(self, positions: Ids) -> Array:
-        """The decoded rows at these positions, C-contiguous; of rows that the encoding doesn't hold, the exact ones."""
-
-    def written(self, start: int) -> None:  # noqa: B027  Most have nothing to let go.
-        """Says that the chunk from `start` on is written: its bytes may be let go."""
-
-
-@dataclass(frozen=True)
-class ColumnWrite:
-    """A column's new values, one row per id, and how to store them.
-
-    `rows` are its own where they aren't those of its table; `elements` where they aren't all.
-    """
-
-    column: ColumnSchema
-    source: Source2D | EncodedRows
-    recipe: Recipe
-    rows: RowIds | None = None
-    elements: tuple[int, int] | None = None
-
-    def range_of(self, dim: int) -> tuple[int, int]:
-        """The elements that it writes."""
-        return self.elements or (0, self.column.width(dim))
-
-
-@dataclass(frozen=True)
-class TableWrite:
-    """What a segment writes of one table."""
-
-    schema: TableSchema
-    rows: RowIds | None = None
-    columns: tuple[ColumnWrite, ...] = ()
-    deleted: Ids | None = None
-
-    @property
-    def data_bytes(self) -> int:
-        """How many bytes the parts will take, exceptions and row indexes aside."""
-        found = 0
-        for write in self.columns:
-            rows = write.rows or self.rows
-            first, end = write.range_of(self.schema.dim)
-            if rows is not None:
-                found += write.recipe.layout.section_bytes(rows.count, end - first)
-                found += write.recipe.layout.codebook_bytes(rows.count)
-        return found
 
 
 @dataclass(frozen=True)
@@ -169,6 +87,13 @@ def _write_table(stream: _Stream, table: TableWrite) -> TableEntry:
                 numbers[id(rows)] = len(row_sets)
                 row_sets.append(_write_row_set(stream, rows, keyed))
             _write_column(stream, table.schema, write, rows, numbers[id(rows)], row_sets, parts)
+    for made, one in zip(stream.encoded(table.slices), table.slices, strict=True):
+        if made.rows.count:
+            row_sets.append(_write_row_set(stream, made.rows, keyed))
+            number = len(row_sets) - 1
+            for column in made.columns:
+                _write_encoded(stream, column, made.rows, number, row_sets, parts, keyed=keyed)
+        one.written()
     deleted = None
     if table.deleted is not None and table.deleted.size:
         deleted = len(row_sets)
@@ -214,6 +139,30 @@ def _write_column(
     row_sets.append(_write_row_set(stream, RowIds(len(bad), ids), schema.keyed))
     done = stream.rows(write.source, order, len(bad), width, Recipe(raw))
     parts.append(Part(name, len(row_sets) - 1, elements, raw, done.section, main))
+
+
+def _write_encoded(
+    stream: _Stream,
+    column: EncodedColumn,
+    rows: RowIds,
+    number: int,
+    row_sets: list[RowSet],
+    parts: list[Part],
+    *,
+    keyed: bool,
+) -> None:
+    """Writes the part of a slice's column, and its exceptions."""
+    layout, scheme = column.recipe
+    name, main = column.column.name, len(parts)
+    section = stream.section(column.data)
+    parts.append(Part(name, number, column.elements, layout, section, None, None, scheme, column.errors))
+    if not column.bad.size:
+        return
+    ids = column.bad + rows.first if rows.ids is None else rows.ids[column.bad]
+    row_sets.append(_write_row_set(stream, RowIds(len(ids), ids), keyed))
+    raw = np.ascontiguousarray(column.exact).reshape(-1).view(np.uint8)
+    layout = RawLayout(layout.dtype)
+    parts.append(Part(name, len(row_sets) - 1, column.elements, layout, stream.section(raw), main))
 
 
 @dataclass(frozen=True)
@@ -285,6 +234,11 @@ class _Stream:
         number = self._begin_section(len(data))
         self._put(data)
         return number
+
+    def encoded(self, slices: Sequence[Slice]) -> Iterator[SliceSections]:
+        """The sections of these slices, which threads encode ahead of the writing."""
+        threads = min(self._threads, len(slices))
+        yield from parallel.ordered(max(1, threads), lambda one: one.sections(), slices, ahead=threads)
 
     def rows(
         self, source: Source2D | EncodedRows, order: Ids | None, count: int, width: int, recipe: Recipe

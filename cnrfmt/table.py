@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cnrfmt import dtypes, parallel
+from cnrfmt import chunks, dtypes
 from cnrfmt.arrays import Array, Ids
+from cnrfmt.encodings.checks import Flags
+from cnrfmt.encodings.integers import Integers
 from cnrfmt.errors import MissingKeyError, TooLargeError, UsageError
 from cnrfmt.format.encoding import Layout
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.inputs import as_ids
 from cnrfmt.memory import Budget, guarded
-from cnrfmt.resolve import Layer, Steps, Strip, strips
+from cnrfmt.part_integers import Grid
+from cnrfmt.resolve import Steps, Strip, strips
 from cnrfmt.step_rows import keys_cost, live_keys
 
 if TYPE_CHECKING:
     from types import EllipsisType
 
     from cnrfmt.view import View
-
-_CHUNK = 4 << 20
-"""Bytes of decoded rows that one thread makes at a time, for each layer of the chain ..."""
-_MOST_LAYERS = 4
-"""... up to this many."""
 
 
 class Changes(NamedTuple):
@@ -344,47 +342,45 @@ class Table:
         if not isinstance(selection, range) and self.keyed and missing == "error":
             self._check_keys(selection)
         found = self._column_strips(schema, budget)
-        if budget.limited:
-            budget.take(sum(layer.cost for layer in _indexes(found)), f"table {self.name!r}, row indexes")
-            budget.take(sum(layer.codebooks_cost for layer in _shared(found)), f"table {self.name!r}, codebooks")
-        width = schema.width(self._schema.dim)
-        grid = result.reshape(len(result), width)
-        # The more layers there are to go through for each chunk, the larger it should be.
-        chunk_bytes = _CHUNK * min(_MOST_LAYERS, max(len(strip.layers) for strip in found))
-        per_chunk = max(1, chunk_bytes // max(1, width * stored.itemsize))
+        grid = result.reshape(len(result), schema.width(self._schema.dim))
+        keys = self._known_keys if self.keyed and isinstance(selection, range) else None
+        chunks.decode(found, selection, keys, grid, stored, self._view.threads, budget)
 
-        def chunk(start: int) -> None:
-            piece = grid[start : start + per_chunk]
-            direct = result.dtype == stored and piece.flags.c_contiguous and len(found) == 1
-            target = piece if direct else np.empty(piece.shape, stored)
-            for strip in found:
-                into = target if len(found) == 1 else np.empty((len(piece), strip.end - strip.first), stored)
-                self._decode_strip(strip, selection, start, into)
-                if into is not target:
-                    target[:, strip.first : strip.end] = into
-            if target is not piece:
-                piece[...] = target
+    def read_integers(
+        self, ids: Ids, column: str, grid: Grid, elements: tuple[int, int] | None = None
+    ) -> tuple[Integers, Flags]:
+        """What rows of a column have stored as integers on a grid, for those who write differences from it.
 
-        starts = range(0, len(grid), per_chunk)
-        run = parallel.run(self._view.threads)
-        if len(starts) > 1:
-            # Else each thread would decode the row indexes and codebooks of all layers for itself.
-            run(lambda layer: layer.load_ids(), _indexes(found))
-            run(lambda layer: layer.load_codebooks(), _shared(found))
-        run(chunk, starts)
+        Parameters
+        ----------
+        ids
+            Row ids or keys, in any order; they needn't be there.
+        grid
+            As layouts have it.
+        elements
+            The first and the end of a range of elements; all if None. Others needn't be on the grid.
 
-    def _decode_strip(self, strip: Strip, selection: range | Ids, start: int, out: Array) -> None:
-        if not isinstance(selection, range):
-            strip.read_ids(selection[start : start + len(out)], out)
-        elif not self.keyed:
-            strip.read_range(selection.start + start, out)
-        else:
-            first = selection.start + start
-            keys = self._known_keys
-            if len(strip.layers) == 1 and strip.layers[0].ids is keys:
-                strip.layers[0].decode_range(first, out, strip.elements)
-            else:
-                strip.read_ids(keys[first : first + len(out)], out)
+        Returns
+        -------
+        tuple
+            The integers, int32 of (rows, values per row or elements), and which rows have any: those whose newest value
+            is on this grid. The others' are zero.
+
+        Raises
+        ------
+        DamagedError, TooLargeError, MissingKeyError
+            As `read` raises them.
+        """
+        budget, what = self._view.budget(), f"table {self.name!r}, integers of {len(ids)} rows"
+        with guarded(what):
+            self._view.check_open()
+            schema = self._column(column)
+            a, b = elements or (0, schema.width(self._schema.dim))
+            found = [strip for strip in self._column_strips(schema, budget) if a < strip.end and strip.first < b]
+            first, width = found[0].first, found[-1].end - found[0].first
+            budget.take((4 * width + 2) * len(ids), what)
+            integers, known = chunks.integers(found, ids, grid, width, self._view.threads, budget)
+            return integers[:, a - first : b - first], known
 
     def _check_keys(self, wanted: Ids) -> None:
         from cnrfmt.kernels import rows as kernel
@@ -409,17 +405,6 @@ class Table:
         kind = "keyed" if self.keyed else "dense"
         rows = "" if self.keyed else f"{self._schema.rows} x "
         return f"<cnrfmt.Table {self.name!r}: {kind}, {rows}{self._schema.dim} {self.dtype}>"
-
-
-def _indexes(strips: list[Strip]) -> list[Layer]:
-    """A layer for each row index: strips share layers, and layers row indexes."""
-    return list({(id(x.segment), x.row_set): x for strip in strips for x in strip.layers}.values())
-
-
-def _shared(strips: list[Strip]) -> list[Layer]:
-    """Every layer whose rows share codebooks, once."""
-    layers = {id(x): x for strip in strips for x in strip.layers if x.part and x.part.codebooks is not None}
-    return list(layers.values())
 
 
 class _At:

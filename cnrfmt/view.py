@@ -119,6 +119,11 @@ class View:
             budget=budget,
         )
 
+    def at(self, manifest: Manifest) -> View:
+        """A version of which all segments are among this one's: the baseline that this one is put on, say."""
+        known, budget = self.segments, self.budget()
+        return View(self.container, manifest, self.options, known=known, history=self._history, budget=budget)
+
     @property
     def threads(self) -> int:
         """How many threads a call may use."""

@@ -11,12 +11,13 @@ import pytest
 
 import cnrfmt
 from cnrfmt.cli.quantization import choices_of
+from cnrfmt.encodings import grid
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-QUANTISATION, CHECKPOINTING = DOCS / "quantisation.md", DOCS / "checkpointing.md"
+QUANTISATION, CHECKPOINTING, GRID = DOCS / "quantisation.md", DOCS / "checkpointing.md", DOCS / "grid.md"
 
 
-@pytest.mark.parametrize(("page", "examples"), [(QUANTISATION, 11), (CHECKPOINTING, 14)])
+@pytest.mark.parametrize(("page", "examples"), [(QUANTISATION, 11), (CHECKPOINTING, 14), (GRID, 19)])
 def test_the_examples_print_what_they_say(
     page: Path, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -28,15 +29,33 @@ def test_the_examples_print_what_they_say(
 
 def test_the_words_are_taken() -> None:
     words = re.findall(r"`([a-z]+=\d:[a-z=]+)", QUANTISATION.read_text("utf-8"))
-    assert words == ["user=8:column=momentum"]
+    words += re.findall(r"--quantize (grid:[^`]+)`", GRID.read_text("utf-8"))
+    assert words == ["user=8:column=momentum", "grid:step=0.01"]
     assert choices_of(words)
 
 
 def test_the_arguments_are_there() -> None:
     manager = cnrfmt.CheckpointManager
     calls = (manager, manager.save, manager.restore, cnrfmt.Keep, cnrfmt.Shard, cnrfmt.TableData)
-    policies = (cnrfmt.Consecutive, cnrfmt.Intermittent)
-    known = {name for call in (*calls, *policies) for name in inspect.signature(call).parameters}
+    others = (cnrfmt.Consecutive, cnrfmt.Intermittent, cnrfmt.Quantize, cnrfmt.compact)
+    known = {name for call in (*calls, *others) for name in inspect.signature(call).parameters}
     named = set(re.findall(r"\b([a-z_]+)=(?!=)", CHECKPOINTING.read_text("utf-8")))
     assert named >= {"policy", "keep", "bits", "into", "coordinator"}
+    assert named <= known
+
+
+def test_the_page_of_the_grid_has_its_numbers_and_arguments() -> None:
+    text = GRID.read_text("utf-8")
+    assert f"between 1/{2**grid._FINER} and 1," in text
+    (few, two), (more, one) = grid.BY_RESTORES
+    assert f"Up to {few} restores: steps of {two:g} learning rates; up to {more}: of {one:g};" in text
+    assert f"more, or nothing said: of 1/{1 / grid.c_for(1e9):g}." in text
+    usual = re.findall(r"`([a-z_]+)`", text.split("usual names of such state (")[1].split(" and their like")[0])
+    assert len(usual) == len(set(usual) & set(grid.ACTIVITIES)) == 3
+    manager = cnrfmt.CheckpointManager
+    calls = (cnrfmt.Grid, manager, manager.save, cnrfmt.save, cnrfmt.compact, cnrfmt.Quantize, cnrfmt.TableData)
+    known = {name for call in calls for name in inspect.signature(call).parameters}
+    # Of numpy.
+    named = set(re.findall(r"\b([a-z_]+)=(?!=)", text)) - {"size", "axis"}
+    assert named >= {"learning_rate", "expected_restores", "c", "by", "payload", "one_valued", "stored_bytes"}
     assert named <= known

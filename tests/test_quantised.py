@@ -409,8 +409,8 @@ LONG: dict[str, Quantize] = {
 @pytest.mark.parametrize("seed", range(4))
 def test_long_chains(backend: Any, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deltas over deltas of tables that grow and shrink, read in windows; small steps, so that all ways are taken."""
-    monkeypatch.setattr("cnrfmt.resolve._STREAM", 100)
-    monkeypatch.setattr("cnrfmt.resolve._BATCH", 7)
+    monkeypatch.setattr("cnrfmt.layer._STREAM", 100)
+    monkeypatch.setattr("cnrfmt.layer._BATCH", 7)
     random = np.random.default_rng(seed)
     path, count = tmp_path / "model.cnr", 301
     rows, sums = values_of(str(seed), count)

@@ -45,6 +45,7 @@ ERRORS = [
     "chain-path", "chain-schema", "baseline-tiling", "dense-reference", "attachment", "file-header",
     "slot", "slot-order", "file-length", "span", "file-gap", "file-missing", "directory-layout",
     "code-padding", "row-parameter", "index-code", "index-order", "index-bounds", "part-scheme",
+    "grid-directory", "grid-models", "grid-codes", "residual-base", "grid-range",
 ]
 # fmt: on
 RULE = {error: number for number, error in enumerate(ERRORS, 1)}
@@ -62,6 +63,8 @@ DENSE_ITEM = {**ITEM, "bool": 1, "complex64": 8, "complex128": 16}
 INDEX_CODES = ("range", "raw", "packed", "runs", "bitmap")
 BIAS_OF = {"float32": "float32", "float16": "float16", "bfloat16": "float32"}  # by scale, under `packed`
 INFINITY = 0x7F800000  # the bit pattern of a float32
+GROUP_VALUES = 65536  # the most rows, or values, of a group of rows; and more in one row
+CHUNK = 1 << 20  # values that are decoded together, and more only in one row
 
 Runs = tuple[np.ndarray, np.ndarray]  # the first and the last id of each run, both int64
 
@@ -254,13 +257,15 @@ ENCODINGS: dict[str, Shape] = {
         "cast": "dtype",
         "rowwise": "bits layout scale bias group",
         "codebook": "bits values block",
-        "log": "bits base shift",
+        "log": "kind bits base shift payload group",
+        "grid": "kind floor payload bits group",
     }.items()
 }
 SCHEME: Shape = {
     **{"method": STR, "num_bins": _maybe(INT), "ratio": _maybe(NUMBER), "starts": _maybe(INT)},
-    **{"bound": _maybe(NUMBER), "mean_error": NUMBER, "max_error": NUMBER},
+    **{"bound": _maybe(NUMBER), "step": _maybe(DICT), "mean_error": NUMBER, "max_error": NUMBER},
 }
+STEP: Shape = {"size": NUMBER, "reference": _maybe(NUMBER), "column": _maybe(STR)}
 DENSE: Shape = {
     **{"name": STR, "section": _maybe(INT)},
     "kind": ((lambda v: v in ("array", "json", "bytes")), "array, json or bytes"),
@@ -352,6 +357,19 @@ class Part:
     section: tuple[int, int] | None = None
     codebooks: tuple[int, int] | None = None
     ok: bool = False
+    legal: bool = False  # its encoding is one of section 6
+    codes_ok: bool = True  # its integers can be decoded
+
+    @property
+    def grid(self) -> tuple[Any, ...] | None:
+        """What it has in common with the parts that it adds up with, if it holds integers."""
+        keys = {"grid": ("name", "floor"), "log": ("name", "bits", "base", "shift")}.get(self.encoding["name"])
+        return None if keys is None else tuple(self.encoding[key] for key in keys)
+
+    @property
+    def residual(self) -> bool:
+        """Say whether its rows add to what older steps say."""
+        return self.encoding.get("kind") == "residual"
 
 
 @dataclass
@@ -427,15 +445,35 @@ def is_legal(encoding: dict[str, Any]) -> bool:
         bits, numbers, block = values
         shared = block is None or _within(block, 2, 1 << 20)
         return _within(bits, 2, 4) and numbers in ("float32", "float16") and shared
-    bits, base, shift = values
+    if name == "grid":
+        kind, floor, payload, bits, group = values
+        if kind not in ("absolute", "residual") or not _within(floor, -126, 103):
+            return False
+        if payload == "fixed":
+            return _within(bits, 1, 26) and group is None
+        return payload in ("packed", "rans") and bits is None and _within(group, 1, GROUP_VALUES)
+    kind, bits, base, shift, payload, group = values
     known = _within(bits, 8, 16) and bits in (8, 12, 16) and _within(base, 1, INFINITY) and _within(shift, 0, 23)
-    return known and base + (((1 << bits) - 2) << shift) < INFINITY
+    if not known or base + (((1 << bits) - 2) << shift) >= INFINITY:
+        return False
+    if payload == "fixed":
+        return kind == "absolute" and group is None
+    return payload == "rans" and kind in ("absolute", "residual") and _within(group, 1, GROUP_VALUES)
+
+
+def has_width(encoding: dict[str, Any], n: int) -> bool:
+    """Say whether rows of n elements may have a legal encoding, as far as it alone says it."""
+    if encoding["name"] == "log":
+        return n == 1
+    group = encoding.get("group") if encoding["name"] == "grid" else None
+    return group in (None, 1) or group * n <= GROUP_VALUES
 
 
 def methods_of(encoding: dict[str, Any]) -> tuple[str, ...]:
     """Return the methods that section 6.6 gives for a legal encoding that isn't raw."""
     if encoding["name"] != "rowwise":
-        return {"cast": ("cast",), "codebook": ("kmeans",), "log": ("log",)}[encoding["name"]]
+        only = {"cast": "cast", "codebook": "kmeans", "log": "log", "grid": "closed-loop"}
+        return (only[encoding["name"]],)
     if encoding["bias"] is None:
         return ("symmetric",)
     rest = ("asymmetric", "adaptive", "lsq")
@@ -453,7 +491,10 @@ class RowLayout:
 
 
 def row_layout(encoding: dict[str, Any], n: int) -> RowLayout:
-    """Return the layout of a row of n elements under a legal encoding other than `log`."""
+    """Return the layout of a row of n elements under a legal encoding other than `log`, and not in groups."""
+    if encoding["name"] == "grid":
+        size = -(-n * encoding["bits"] // 8)
+        return RowLayout(1 + size, 1, size)
     if encoding["name"] in ("raw", "cast"):
         return RowLayout(ITEM[encoding["dtype"]] * n)
     bits = encoding["bits"]
@@ -475,8 +516,23 @@ def row_layout(encoding: dict[str, Any], n: int) -> RowLayout:
     return RowLayout(end, 0, size, numbers)
 
 
+def in_groups(encoding: dict[str, Any]) -> bool:
+    """Say whether the rows of a part stand in groups (section 6.8)."""
+    return encoding.get("payload") in ("packed", "rans")
+
+
+def directory_length(groups: int) -> int:
+    """Return the length of the directory of so many groups."""
+    rest = groups % 1024
+    return groups // 1024 * (8 + 4 * 1024) + (8 + round_up(4 * rest, 8) if rest else 0)
+
+
 def part_length(encoding: dict[str, Any], count: int, n: int) -> int:
-    """Return the length of the section of a part of `count` rows of n elements."""
+    """Return the length of the section of a part of `count` rows of n elements; the least one, in groups."""
+    if in_groups(encoding):
+        groups = -(-count // encoding["group"])
+        payload = 2 * count if encoding["payload"] == "packed" else 24 + 32 * groups
+        return directory_length(groups) + payload
     if encoding["name"] == "log":
         return -(-count * encoding["bits"] // 8)
     return count * row_layout(encoding, n).row_bytes
@@ -712,6 +768,7 @@ class _Checker:
         self.spans: dict[tuple[int, int], str] = {}
         self.matched: set[tuple[int, str]] = set()
         self.steps: dict[tuple[object, ...], set[tuple[str, str]]] = {}
+        self.summed: dict[tuple[str, str], list[tuple[int, ...]]] = {}
 
     def add(self, error: str, place: str, expected: str, found: object, severity: str = "damage") -> None:
         self.damage += severity == "damage"
@@ -1136,12 +1193,16 @@ class _Checker:
             self.segments[key] = self.load(entry)
         return self.segments[key]
 
-    def load(self, entry: dict[str, Any]) -> Segment | None:
+    def raw(self, entry: dict[str, Any]) -> Any:
+        """Return the bytes of a segment."""
         place = f"segment {entry['segment']}"
         if self.data is not None:
-            raw = self.span(entry["offset"], entry["length"], place)
-        else:
-            raw = self.read_file(f"segments/{entry['segment']}.cnrs", place)
+            return self.span(entry["offset"], entry["length"], place)
+        return self.read_file(f"segments/{entry['segment']}.cnrs", place)
+
+    def load(self, entry: dict[str, Any]) -> Segment | None:
+        place = f"segment {entry['segment']}"
+        raw = self.raw(entry)
         if raw is None:
             return None
         seg = Segment(place, raw, len(raw))
@@ -1342,8 +1403,11 @@ class _Checker:
         # No column is wider, whether the schema lists the table or not.
         if not 0 <= first < end <= 1 << 20:
             self.add("elements", place, "0 <= first < end <= 2^20", doc["elements"])
-        if self.encoding(encoding, place, seg.lenient):
-            if rows and rows.count > 0 and first < end:
+        made.legal = self.encoding(encoding, place, seg.lenient)
+        if made.legal:
+            if first < end and not has_width(encoding, end - first):
+                self.add("part-encoding", place, "rows of another width", f"{end - first} elements of {encoding}")
+            elif rows and rows.count > 0 and first < end:
                 self.check_lengths(made, rows.count, doc["codebooks"] is not None)
             self.check_scheme(doc["scheme"], encoding, place, seg.lenient)
         elif doc["scheme"] is not None:
@@ -1365,8 +1429,10 @@ class _Checker:
 
     def check_lengths(self, part: Part, count: int, has_codebooks: bool) -> None:
         expected = part_length(part.encoding, count, part.end - part.first)
-        if part.section and part.section[1] != expected:
-            self.add("part-length", part.place, f"{expected} bytes", part.section[1])
+        at_least = in_groups(part.encoding)
+        if part.section and (part.section[1] < expected if at_least else part.section[1] != expected):
+            what = f"{'at least ' if at_least else ''}{expected} bytes"
+            self.add("part-length", part.place, what, part.section[1])
         shared = codebooks_length(part.encoding, count)
         if (shared is not None) != has_codebooks:
             what = "codebooks null" if shared is None else f"codebooks of {shared} bytes"
@@ -1392,9 +1458,22 @@ class _Checker:
         for key, (check, what) in ranges.items():
             if key not in bad and scheme[key] is not None and not check(scheme[key]):
                 self.add("part-scheme", f"{place}, {key}", what, scheme[key])
+        if "step" not in bad and scheme["step"] is not None:
+            self.check_step(scheme["step"], scheme["method"], f"{place}, step", lenient)
         if not bad & {"mean_error", "max_error"} and scheme["mean_error"] > scheme["max_error"]:
             expected = f"at most the greatest, {scheme['max_error']}"
             self.add("part-scheme", f"{place}, mean_error", expected, scheme["mean_error"])
+
+    def check_step(self, step: Any, method: Any, place: str, lenient: bool) -> None:
+        bad = self.fields(step, STEP, place, lenient)
+        if method != "closed-loop":
+            self.add("part-scheme", place, "null but for closed-loop", step)
+        if "size" not in bad and not step["size"] > 0:
+            self.add("part-scheme", f"{place}, size", "above 0", step["size"])
+        if "reference" not in bad and step["reference"] is not None and not step["reference"] >= 0:
+            self.add("part-scheme", f"{place}, reference", "null or at least 0", step["reference"])
+        if "column" not in bad and step["column"] is not None:
+            self.name(step["column"], f"{place}, column")
 
     def check_exception(self, table: Table, number: int, part: Part, of: int, taken: set[int]) -> None:
         if not 0 <= of < len(table.parts):
@@ -1479,7 +1558,9 @@ class _Checker:
 
     def check_part_rows(self, seg: Segment, table: Table, part: Part) -> None:
         encoding, n = part.encoding, part.end - part.first
-        if encoding["name"] == "log":
+        if encoding["name"] == "grid" or in_groups(encoding):
+            self.check_integers(seg, table, part)
+        elif encoding["name"] == "log":
             self.check_log_padding(seg, table, part)
         elif encoding["name"] in ("rowwise", "codebook"):
             self.check_codes(part, part_bytes(seg, part), row_layout(encoding, n), n * encoding["bits"])
@@ -1494,10 +1575,35 @@ class _Checker:
         inside, slots = locate(rows.runs, expand(own.runs))
         if not inside.all():
             self.add("exception", part.place, "rows of the main part", "others")
-        under_log = main.encoding["name"] == "log"
-        kept = log_codes(seg, main, slots[inside]) if under_log else part_bytes(seg, main)[slots[inside]]
-        if kept.any():
+        if main.codes_ok and not all(self.are_zero(seg, table, main, some) for some in chunks(slots[inside], n)):
             self.add("exception", part.place, "the main part's slots zero", "others")
+
+    def are_zero(self, seg: Segment, table: Table, part: Part, slots: np.ndarray) -> bool:
+        """Say whether the slots of a part at these places are those of exceptions."""
+        if part.encoding["name"] == "grid" or in_groups(part.encoding):
+            _, codes, exponents = open_integers(seg, table, part).at(slots)
+            return not codes.any() and (in_groups(part.encoding) or not exponents.any())
+        under_log = part.encoding["name"] == "log"
+        kept = log_codes(seg, part, slots) if under_log else part_bytes(seg, part)[slots]
+        return not kept.any()
+
+    def check_integers(self, seg: Segment, table: Table, part: Part) -> None:
+        """Decode a part of integers once, in pieces; an absolute one says what must be in range."""
+        part.codes_ok = False
+        try:
+            opened = open_integers(seg, table, part)
+            for units in opened.pieces():
+                said = scaled(*opened.read(units)[1:])
+                if not part.residual and (bad := out_of_range(said, part.grid)) is not None:
+                    self.add("grid-range", part.place, "an integer in range", bad)
+                    return
+        except BrokenCodesError as broken:
+            error, expected, found = broken.args
+            self.add(error, part.place, expected, found)
+            return
+        part.codes_ok = True
+        for what in sorted(opened.padding):
+            self.add("code-padding", part.place, f"zero bits beyond the last {what}", "a one bit")
 
     def check_log_padding(self, seg: Segment, table: Table, part: Part) -> None:
         rows = table.set_of(part)
@@ -1559,9 +1665,59 @@ class _Checker:
             for tables in of_steps:
                 if len(rows := {table.rows for table in tables}) > 1:
                     self.add("chain-schema", place, "one number of rows in a step", sorted(rows, key=str))
+        self.check_bases(m, [[seg for seg in segs if seg] for _, segs in steps])
+        if self.level == 2:
+            self.check_sums(m, loaded)
         if self.level == 2 and steps:
             first = [seg for seg in steps[0][1] if seg]
             self.check_tiling(m, first, self.overlaps(steps[0][0], first))
+
+    def check_bases(self, m: Manifest, steps: list[list[Segment]]) -> None:
+        """Look for integers of the same grid under each residual part, by columns alone."""
+        older: set[tuple[Any, ...]] = set()
+        for segs in steps:
+            found = [
+                (part, (table.id, part.column, part.grid))
+                for seg in segs
+                for table in seg.tables.values()
+                for part in table.parts
+                if part is not None and part.legal and part.grid is not None and table.id in m.schema
+            ]
+            for part, key in found:
+                if part.residual and key not in older:
+                    place = f"{m.place}, {part.place}"
+                    self.add("residual-base", place, "integers of its grid in an older step", "none")
+            older |= {key for _, key in found}
+
+    def check_sums(self, m: Manifest, loaded: list[tuple[dict[str, Any], Segment | None]]) -> None:
+        """Add up the integers of every column that has residual parts, step by step."""
+        chain = [(entry, seg) for entry, seg in loaded if seg is not None]
+        key = tuple(id(seg) for _, seg in chain)
+        columns = {
+            (schema, name)
+            for schema in m.schema
+            for _, seg in chain
+            if schema in seg.tables
+            for part in seg.tables[schema].parts
+            if part is not None and part.residual and part.column in m.schema[schema].columns
+            for name in (part.column,)
+        }
+        columns -= {c for c in columns for done in self.summed.get(c, ()) if done[: len(key)] == key}
+        if not columns:
+            return
+        for entry, seg in chain:
+            seg.data = seg.data if seg.data is not None else self.raw(entry)
+        for schema, name in sorted(columns):
+            self.summed.setdefault((schema, name), []).append(key)
+            steps = [
+                [(seg, seg.tables[schema]) for _, seg in group if schema in seg.tables]
+                for _, group in groupby(chain, key=lambda pair: pair[0]["to"])
+            ]
+            for error, part, expected, found in broken_sums(steps, name, m.schema[schema].columns[name].width):
+                self.add(error, f"{m.place}, {part.place}", expected, found)
+        for _, seg in chain:
+            if not self.keep:
+                seg.data = None
 
     def match(self, m: Manifest, entry: dict[str, Any], seg: Segment) -> None:
         """Compare a segment with the manifest and the chain entry that name it."""
@@ -1656,12 +1812,20 @@ def part_bytes(seg: Segment, part: Part) -> np.ndarray:
 
 def read_codes(raw: np.ndarray, bits: int, numbers: np.ndarray) -> np.ndarray:
     """Return the codes of these numbers in each row of code bytes, (rows, numbers)."""
-    at, shift = numbers * bits // 8, (numbers * bits % 8).astype(np.uint32)
-    # Two bytes more, so that three hold a code wherever it begins.
-    padded = np.pad(raw, ((0, 0), (0, 2)))
-    window = sum(padded[:, at + k].astype(np.uint32) << np.uint32(8 * k) for k in range(3))
-    codes: np.ndarray = window >> shift & np.uint32((1 << bits) - 1)
-    return codes
+    at, shift = numbers * bits // 8, (numbers * bits % 8).astype(np.uint64)
+    # Bytes more behind the row, so that as many as a code may touch are there wherever it begins.
+    touched = -(-(bits + 7) // 8)
+    padded = np.pad(raw, ((0, 0), (0, touched)))
+    window = np.zeros((len(raw), len(numbers)), np.uint64)
+    for k in range(touched):
+        window |= padded[:, at + k].astype(np.uint64) << np.uint64(8 * k)
+    return window >> shift & np.uint64((1 << bits) - 1)
+
+
+def signed_codes(raw: np.ndarray, bits: int, n: int) -> np.ndarray:
+    """Return the n codes of each row of code bytes, in two's complement, as int64 (rows, n)."""
+    codes = read_codes(raw, bits, np.arange(n)).astype(np.int64)
+    return codes - (codes >> (bits - 1) << bits)
 
 
 def log_codes(seg: Segment, part: Part, slots: np.ndarray) -> np.ndarray:
@@ -1669,6 +1833,381 @@ def log_codes(seg: Segment, part: Part, slots: np.ndarray) -> np.ndarray:
     assert part.section is not None
     at, length = part.section
     return read_codes(np.frombuffer(seg.data, np.uint8, length, at)[None], part.encoding["bits"], slots)[0]
+
+
+# --- Integers, in groups or not (sections 6.5, 6.7 and 6.8) --------------------------------------
+
+
+class BrokenCodesError(Exception):
+    """A part of integers breaks one of the rules 54 to 56; the arguments are a finding's last three."""
+
+
+@dataclass
+class Models:
+    """The models of a `rans` section: number 0 is that of the row kinds, 1 + c that of class c."""
+
+    exponent: np.ndarray  # of each row kind
+    of: np.ndarray  # the model of the values of each row kind
+    symbol: np.ndarray  # (models, 4096)
+    frequency: np.ndarray  # (models, symbols)
+    start: np.ndarray  # the same
+
+
+class Integers:
+    """The codes of a part, a unit of rows at a time: a group, or a row where there are none."""
+
+    def __init__(self, raw: np.ndarray, encoding: dict[str, Any], count: int, n: int) -> None:
+        self.raw, self.encoding, self.count, self.n = raw, encoding, count, n
+        self.unit = encoding["group"] or 1
+        self.most = 25 if encoding["kind"] == "residual" else 24
+        self.padding: set[str] = set()  # what has one bits behind it
+        if in_groups(encoding):
+            at = 0
+            if encoding["payload"] == "rans":
+                at, self.models = read_models(raw, 24 if encoding["name"] == "grid" else 0)
+            groups = -(-count // self.unit)
+            self.begins = self.directory(raw[at : at + directory_length(groups)], groups)
+            self.payload = raw[at + directory_length(groups) :]
+            if self.begins[-1] > len(self.payload):
+                raise BrokenCodesError("grid-directory", f"at most {len(self.payload)}", f"{self.begins[-1]}")
+            self.ends = np.append(self.begins[1:], len(self.payload))
+
+    def directory(self, raw: np.ndarray, groups: int) -> np.ndarray:
+        """Return where each group begins; the last one may still be out of bounds."""
+        if len(raw) < directory_length(groups):
+            raise BrokenCodesError("grid-directory", f"a directory of {directory_length(groups)} bytes", f"{len(raw)}")
+        begins = []
+        for first in range(0, groups, 1024):
+            size = min(1024, groups - first)
+            block, raw = np.split(raw, [directory_length(size)])
+            base, offsets = u64(block.tobytes(), 0), block[8 : 8 + 4 * size].copy().view("<u4").astype(np.int64)
+            # The begins are sums that stay below 2^62, or the block is wrong anyway.
+            if offsets[0] or block[8 + 4 * size :].any() or base >= 1 << 61 or (first == 0 and base):
+                raise BrokenCodesError("grid-directory", "the base of its first group, and zero bytes", "others")
+            begins.append(base + offsets)
+        found = np.concatenate(begins)
+        if (np.diff(found) < 0).any():
+            raise BrokenCodesError("grid-directory", "beginnings that don't descend", "others")
+        return found
+
+    def pieces(self) -> Iterable[np.ndarray]:
+        """Return all units, some at a time."""
+        units = -(-self.count // self.unit)
+        some = max(1, CHUNK // (self.unit * self.n))
+        return (np.arange(first, min(first + some, units)) for first in range(0, units, some))
+
+    def at(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return for rows at some places their order, and in it the codes (rows, n) and exponents (rows,)."""
+        order = np.argsort(slots, kind="stable")
+        units = np.unique(slots // self.unit)
+        some = max(1, CHUNK // (self.unit * self.n))
+        codes, exponents = [np.empty((0, self.n), np.int64)], [np.empty(0, np.int64)]
+        for first in range(0, len(units), some):
+            positions, read, of_rows = self.read(units[first : first + some])
+            wanted = slots[order]
+            wanted = wanted[(wanted >= positions[0]) & (wanted <= positions[-1])]
+            at = np.searchsorted(positions, wanted)
+            codes.append(read[at])
+            exponents.append(of_rows[at])
+        return order, np.concatenate(codes), np.concatenate(exponents)
+
+    def read(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the positions of the rows of some ascending units, their codes (rows, n) and exponents (rows,)."""
+        sizes = np.minimum(self.unit, self.count - units * self.unit)
+        before = np.cumsum(sizes) - sizes
+        positions = np.arange(sizes.sum()) + np.repeat(units * self.unit - before, sizes)
+        if self.encoding["payload"] == "fixed":
+            rows = self.raw.reshape(self.count, -1)[units]
+            exponents = rows[:, 0].astype(np.int64)
+            codes = self.codes(rows[:, 1:], self.encoding["bits"])
+        elif self.encoding["payload"] == "packed":
+            both = [self.packed(unit, size) for unit, size in zip(units.tolist(), sizes.tolist(), strict=True)]
+            codes, exponents = (np.concatenate(of_groups) for of_groups in zip(*both, strict=True))
+        else:
+            codes, exponents = self.rans(units, sizes)
+        if (exponents > 24).any() or (np.abs(codes) >> (self.most - exponents)[:, None]).any():
+            raise BrokenCodesError("grid-codes", f"e up to 24 and codes below 2^({self.most} - e)", "others")
+        return positions, codes, exponents
+
+    def codes(self, rows: np.ndarray, bits: int) -> np.ndarray:
+        """Return the codes of rows of code bytes, and note what stands beyond them."""
+        if (used := self.n * bits % 8) and (rows[:, -1] >> used).any():
+            self.padding.add("code")
+        return signed_codes(rows, bits, self.n)
+
+    def packed(self, unit: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return codes and exponents of a group of so many rows."""
+        raw = self.payload[self.begins[unit] : self.ends[unit]]
+        exponents, widths = (raw[at : at + size].astype(np.int64) for at in (0, size))
+        if len(widths) < size or widths.max() > 26:
+            raise BrokenCodesError("grid-codes", f"{size} widths up to 26", "others")
+        lengths = (self.n * widths + 7) // 8
+        begins = 2 * size + np.cumsum(lengths) - lengths
+        if len(raw) != 2 * size + int(lengths.sum()):
+            raise BrokenCodesError("grid-codes", f"a group of {2 * size + int(lengths.sum())} bytes", f"{len(raw)}")
+        if exponents[widths == 0].any():
+            raise BrokenCodesError("grid-codes", "e = 0 where w = 0", "another")
+        codes = np.zeros((size, self.n), np.int64)
+        for width in np.unique(widths[widths > 0]).tolist():
+            rows = np.flatnonzero(widths == width)
+            length = -(-self.n * width // 8)
+            codes[rows] = self.codes(raw[begins[rows, None] + np.arange(length)], width)
+            # A code needs its width if it isn't that of one bit less, but zeros need none.
+            least, greatest = codes[rows].min(axis=1), codes[rows].max(axis=1)
+            half = 1 << width - 1 >> 1
+            fits_in_less = (least >= -half) & (greatest < half) if width > 1 else (least == 0)
+            if fits_in_less.any():
+                raise BrokenCodesError("grid-codes", "the smallest width", f"{width} bits where fewer do")
+        return codes, exponents
+
+    def rans(self, units: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return codes and exponents of some groups, all of which are decoded in step."""
+        models, raw = self.models, self.payload
+        begins, ends = self.begins[units], self.ends[units]
+        if (ends - begins < 32).any():
+            raise BrokenCodesError("grid-codes", "eight states", "a group of less than 32 bytes")
+        states = raw[begins[:, None] + np.arange(32)].view("<u4").astype(np.int64)
+        if (states < 65536).any():
+            raise BrokenCodesError("grid-codes", "states of at least 65536", "others")
+        streams = Streams(models, raw, states, begins + 32, ends)
+        most = int(sizes.max())
+        kinds = np.zeros((len(units), most), np.int64)
+        if len(models.exponent) > 1:
+            kinds = streams.phase(np.zeros((len(units), most), np.int64), sizes)
+        tokens = streams.phase(np.repeat(models.of[kinds], self.n, axis=1), sizes * self.n)
+        if (streams.states != 65536).any():
+            raise BrokenCodesError("grid-codes", "states of 65536 at the end", "others")
+        codes = []
+        for at, size in enumerate(sizes.tolist()):
+            found = tokens[at, : size * self.n]
+            codes.append(self.from_tokens(found, raw[streams.at[at] : ends[at]]).reshape(size, self.n))
+        exponents = [models.exponent[kinds[at, :size]] for at, size in enumerate(sizes.tolist())]
+        return np.concatenate(codes), np.concatenate(exponents)
+
+    def from_tokens(self, tokens: np.ndarray, extra: np.ndarray) -> np.ndarray:
+        """Return the codes of tokens and the extra bits that go with them."""
+        m = 5 + (tokens - 32 >> 2)
+        bits = np.where(tokens < 32, 0, m - 2)
+        end = int(bits.sum())
+        if len(extra) != -(-end // 8):
+            raise BrokenCodesError("grid-codes", f"{end} extra bits", f"{len(extra)} bytes")
+        if end % 8 and extra[-1] >> end % 8:
+            self.padding.add("extra bit")
+        begins = np.cumsum(bits) - bits
+        padded = np.append(extra, np.zeros(4, np.uint8)).astype(np.int64)
+        window = sum(padded[begins // 8 + k] << 8 * k for k in range(4))
+        low = window >> begins % 8 & (1 << bits) - 1
+        z = np.where(tokens < 32, tokens, (4 + (tokens - 32 & 3) << np.maximum(m - 2, 0)) + low)
+        return z >> 1 ^ -(z & 1)
+
+
+class Streams:
+    """The symbols of groups side by side: states (groups, 8), and where the next word of each group stands."""
+
+    def __init__(self, models: Models, raw: np.ndarray, states: np.ndarray, at: np.ndarray, ends: np.ndarray) -> None:
+        self.models, self.raw, self.states, self.at, self.ends = models, raw, states, at.copy(), ends
+
+    def phase(self, model: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return a symbol under each model (groups, symbols), of which each group has so many."""
+        models = self.models
+        symbols = models.symbol[model, 0]
+        if (models.frequency[model, symbols] == 4096).all():
+            # What is certain leaves the states as they are.
+            return symbols
+        for first in range(0, model.shape[1], 8):
+            of = model[:, first : first + 8]
+            here = first + np.arange(of.shape[1]) < counts[:, None]
+            x = self.states[:, : of.shape[1]]
+            slot = x & 4095
+            s = models.symbol[of, slot]
+            x = np.where(here, models.frequency[of, s] * (x >> 12) + slot - models.start[of, s], x)
+            short = here & (x < 65536)
+            ends = self.at[:, None] + 2 * np.cumsum(short, axis=1)
+            if (self.at + 2 * short.sum(axis=1) > self.ends).any():
+                raise BrokenCodesError("grid-codes", "another word", "the end of the group")
+            at = np.where(short, ends - 2, 0)
+            word = self.raw[at].astype(np.int64) | self.raw[at + 1].astype(np.int64) << 8
+            self.states[:, : of.shape[1]] = np.where(short, x << 16 | word, x)
+            self.at = ends[:, -1]
+            symbols[:, first : first + 8] = s
+        return symbols
+
+
+def read_models(raw: np.ndarray, most: int) -> tuple[int, Models]:
+    """Return the length of the head of a `rans` section and its models; `most` is the greatest exponent."""
+
+    def wrong(expected: str) -> BrokenCodesError:
+        return BrokenCodesError("grid-models", expected, "others")
+
+    head = raw[:16].tobytes()
+    kinds, classes, length = struct.unpack_from("<HHI", head)
+    if not 1 <= kinds <= 1024 or not 1 <= classes <= 256 or any(head[8:]):
+        raise wrong("1 to 1024 row kinds, 1 to 256 classes, zero bytes")
+    if 16 + length > len(raw):
+        raise wrong("tables within the section")
+    tables = raw[16 : 16 + length].tobytes()
+    if 4 * kinds > length:
+        raise wrong(f"{kinds} row kinds")
+    listed = [struct.unpack_from("<BBH", tables, 4 * k) for k in range(kinds)]
+    pairs = [(e, of) for e, of, _ in listed]
+    if sorted(set(pairs)) != pairs or max(e for e, _ in pairs) > most:
+        raise wrong(f"row kinds that ascend, exponents up to {most}")
+    if {of for _, of in pairs} != set(range(classes)) or any(f == 0 for _, _, f in listed):
+        raise wrong("every class in a row kind, and frequencies above 0")
+    frequencies = [[f for _, _, f in listed]]
+    at = 4 * kinds
+    for _ in range(classes):
+        size = tables[at] if at < length else 0
+        if not 1 <= size <= 124 or at + 1 + 2 * size > length:
+            raise wrong("1 to 124 tokens within the tables")
+        frequencies.append(list(struct.unpack_from(f"<{size}H", tables, at + 1)))
+        if not frequencies[-1][-1]:
+            raise wrong("a last frequency above 0")
+        at += 1 + 2 * size
+    if length != round_up(at, 8) or any(tables[at:]):
+        raise wrong(f"tables of {at} bytes, and zero bytes up to a multiple of 8")
+    if any(sum(model) != 4096 for model in frequencies):
+        raise wrong("frequencies that sum to 4096")
+    table = np.zeros((len(frequencies), max(map(len, frequencies))), np.int64)
+    for number, model in enumerate(frequencies):
+        table[number, : len(model)] = model
+    symbol = np.array([np.repeat(np.arange(len(model)), model) for model in frequencies])
+    exponent, of = np.array(pairs).T
+    return 16 + length, Models(exponent, 1 + of, symbol, table, np.cumsum(table, axis=1) - table)
+
+
+def open_integers(seg: Segment, table: Table, part: Part) -> Integers:
+    """Return the codes of a part whose length is right; raises BrokenCodesError."""
+    rows = table.set_of(part)
+    assert part.section is not None
+    assert rows is not None
+    at, length = part.section
+    raw = np.frombuffer(seg.data, np.uint8, length, at)
+    return Integers(raw, part.encoding, rows.count, part.end - part.first)
+
+
+def scaled(codes: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+    """Return what the codes of rows say."""
+    return codes << exponents[:, None]
+
+
+def out_of_range(sums: np.ndarray, grid: tuple[Any, ...] | None) -> int | None:
+    """Return an integer that no row of a grid may have, or None."""
+    assert grid is not None
+    low, high = (0, (1 << grid[1]) - 1) if grid[0] == "log" else (1 - (1 << 24), (1 << 24) - 1)
+    bad = sums[(sums < low) | (sums > high)]
+    return int(bad[0]) if len(bad) else None
+
+
+def chunks(places: np.ndarray, n: int) -> Iterable[np.ndarray]:
+    """Return places of rows of n elements, some at a time."""
+    some = max(1, CHUNK // n)
+    return (places[first : first + some] for first in range(0, len(places), some))
+
+
+def union(sets: list[Runs]) -> Runs:
+    """Return the rows that are in any of some row sets."""
+    starts, lasts = (np.concatenate(ends) for ends in zip(*sets, strict=True))
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(lasts[order])
+    first = np.append(True, starts[1:] > reach[:-1])
+    return starts[first], reach[np.append(first[1:], True)]
+
+
+def id_blocks(runs: Runs, size: int) -> Iterable[np.ndarray]:
+    """Return the ids of a row set, so many at a time."""
+    starts, lasts = runs
+    ends = np.cumsum(lasts - starts + 1)
+    for first in range(0, int(ends[-1]), size):
+        places = np.arange(first, min(first + size, int(ends[-1])))
+        run = np.searchsorted(ends, places, side="right")
+        yield lasts[run] - (ends[run] - 1 - places)
+
+
+def broken_sums(
+    steps: list[list[tuple[Segment, Table]]], column: str, width: int
+) -> Iterable[tuple[str, Part, str, object]]:
+    """Yield what breaks the rules 57 and 58 in a column that has residual parts, of each part the first element.
+
+    The rows of these parts are followed from the oldest step to the newest, so many at a time.
+    """
+    parts = [
+        (part, table.set_of(part))
+        for step in steps
+        for _, table in step
+        for part in table.parts
+        if part is not None and part.column == column
+    ]
+    if any(not part.ok or not part.codes_ok or rows is None or rows.runs is None for part, rows in parts):
+        return
+    added = [rows.runs for part, rows in parts if part.residual and rows is not None and rows.runs is not None]
+    told: set[tuple[str, int]] = set()
+    for ids in id_blocks(union(added), max(1, CHUNK // width)):
+        followed = Followed(ids, width)
+        for step in steps:
+            for error, part, expected, found in followed.step(step, column):
+                if (error, id(part)) not in told:
+                    told.add((error, id(part)))
+                    yield error, part, expected, found
+
+
+class Followed:
+    """The integers of some rows of a column, as the steps so far say them."""
+
+    def __init__(self, ids: np.ndarray, width: int) -> None:
+        self.ids = ids
+        self.sums = np.zeros((len(ids), width), np.int64)
+        # The number of the grid of each element's integer: -1 without one, -2 where that was reported.
+        self.grid = np.full((len(ids), width), -1)
+        self.numbers: dict[tuple[Any, ...], int] = {}
+
+    def step(self, step: list[tuple[Segment, Table]], column: str) -> Iterable[tuple[str, Part, str, object]]:
+        """Go on by one step; yields what is wrong with its parts."""
+        written = np.zeros(self.grid.shape, bool)
+        for seg, table in step:
+            overrides = {part.exceptions_of: part for part in table.parts if part}
+            for number, part in enumerate(table.parts):
+                if part is None or part.column != column:
+                    continue
+                inside, slots = self.places(table, part)
+                if part.grid is not None and number in overrides:
+                    inside &= ~self.places(table, overrides[number])[0]
+                box = np.ix_(inside, np.arange(part.first, part.end))
+                written[box] = True
+                if part.grid is None:
+                    self.grid[box] = -1
+                elif inside.any():
+                    yield from self.add(part, box, integers_of(seg, table, part, slots[inside]))
+        for _, table in step:
+            ended = np.zeros(len(self.ids), bool)
+            if table.rows is not None:
+                ended |= self.ids >= table.rows
+            if table.deleted is not None and (rows := table.row_sets[table.deleted]) and rows.runs:
+                ended |= locate(rows.runs, self.ids)[0]
+            self.grid[ended[:, None] & ~written] = -1
+
+    def places(self, table: Table, part: Part) -> tuple[np.ndarray, np.ndarray]:
+        """Return which of the rows a part has, and where."""
+        rows = table.set_of(part)
+        assert rows is not None
+        assert rows.runs is not None
+        return locate(rows.runs, self.ids)
+
+    def add(self, part: Part, box: Any, said: np.ndarray) -> Iterable[tuple[str, Part, str, object]]:
+        """Take in what a part says of some rows and elements."""
+        assert part.grid is not None
+        own = self.numbers.setdefault(part.grid, len(self.numbers))
+        if part.residual:
+            said, grid = said + self.sums[box], self.grid[box]
+            if ((grid != own) & (grid != -2)).any():
+                yield "residual-base", part, "an absolute part of its grid under each row", "none under some"
+            grid = np.where(grid == own, own, -2)
+        else:
+            grid = np.full(said.shape, own)
+        if (bad := out_of_range(said[grid == own], part.grid)) is not None:
+            yield "grid-range", part, "sums in range", bad
+            grid[:] = -2
+        self.sums[box], self.grid[box] = said, grid
 
 
 # --- Entries of the module -----------------------------------------------------------------------
@@ -1769,10 +2308,8 @@ def decode_raw(raw: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def decode_rows(seg: Segment, part: Part, slots: np.ndarray) -> np.ndarray:
-    """Decode the rows of a part at these places of its row set, (slots, elements)."""
+    """Decode the rows of a part that holds no integers at these places of its row set, (slots, elements)."""
     encoding, n = part.encoding, part.end - part.first
-    if encoding["name"] == "log":
-        return decode_log(log_codes(seg, part, slots), encoding["base"], encoding["shift"])[:, None]
     raw = np.ascontiguousarray(part_bytes(seg, part)[slots])
     if encoding["name"] == "raw":
         return decode_raw(raw, encoding["dtype"])
@@ -1798,6 +2335,23 @@ def decode_rows(seg: Segment, part: Part, slots: np.ndarray) -> np.ndarray:
             odd = 2 * codes.astype(np.float32) - np.float32((1 << encoding["bits"]) - 1)
             return odd * scales
         return codes.astype(np.float32) * scales + numbers["bias"][:, groups]
+
+
+def integers_of(seg: Segment, table: Table, part: Part, slots: np.ndarray) -> np.ndarray:
+    """Return what the rows of a part of integers say, (slots, elements) int64."""
+    if not in_groups(part.encoding) and part.encoding["name"] == "log":
+        return log_codes(seg, part, slots).astype(np.int64)[:, None]
+    order, codes, exponents = open_integers(seg, table, part).at(slots)
+    said = np.empty(codes.shape, np.int64)
+    said[order] = scaled(codes, exponents)
+    return said
+
+
+def values_of(sums: np.ndarray, grid: tuple[Any, ...]) -> np.ndarray:
+    """Return the float32 that integers of a grid stand for."""
+    if grid[0] == "log":
+        return decode_log(sums, *grid[2:])
+    return np.ldexp(sums.astype(np.float64), grid[1]).astype(np.float32)
 
 
 def decode_log(codes: np.ndarray, base: int, shift: int) -> np.ndarray:
@@ -1834,8 +2388,10 @@ def read_table(
     filled = decode_raw(np.frombuffer(made.fill, np.uint8)[None], made.dtype)
     values = np.repeat(np.repeat(filled, made.width, axis=1), len(ids), axis=0)
     settled = np.zeros(values.shape, bool)
+    sums = np.zeros(values.shape, np.int64)
     for step in steps:
         written = np.zeros(values.shape, bool)
+        added = np.zeros(values.shape, bool)
         ended = np.zeros(len(ids), bool)
         for seg, table in step:
             # An exception part stands behind its main part, so it overrides it here.
@@ -1845,15 +2401,22 @@ def read_table(
                 if part.column != column or rows is None or rows.runs is None:
                     continue
                 inside, slots = locate(rows.runs, ids)
-                got = decode_rows(seg, part, slots[inside])
                 box = np.ix_(inside, np.arange(part.first, part.end))
+                if part.grid is not None:
+                    sums[box] += integers_of(seg, table, part, slots[inside])
+                    if part.residual:
+                        added[box] = True
+                        continue
+                    got = values_of(sums[box], part.grid)
+                else:
+                    got = decode_rows(seg, part, slots[inside])
                 values[box] = np.where(settled[box], values[box], got)
                 written[box] = True
             if table.rows is not None:
                 ended |= ids >= table.rows
             if table.deleted is not None and (rows := table.row_sets[table.deleted]) and rows.runs:
                 ended |= locate(rows.runs, ids)[0]
-        settled |= written | ended[:, None]
+        settled |= written | (ended[:, None] & ~added)
     return ids, values if made.vector else values[:, 0]
 
 

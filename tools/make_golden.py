@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 import cnrfmt
-from cnrfmt import Deleted, Dropped, Quantize, Rows, TableData
+from cnrfmt import CheckpointManager, Deleted, Dropped, Grid, Quantize, Rows, TableData
 from cnrfmt.format.blocks import MAJOR, MINOR
 from cnrfmt.testing import Model
 
@@ -239,7 +239,59 @@ def _some(data: TableData) -> Any:
     return {name: values[[2, 1]] for name, values in data.columns.items()} or None
 
 
-SCRIPTS: tuple[Callable[[str], Iterator[Step]], ...] = (tiny, types, quantised, keyed, history, encodings)
+FINENESS = 2.0**-6
+GRIDS = {
+    "fixed": Grid(step=FINENESS, by=None, payload="fixed"),
+    "packed": Grid(step=FINENESS, by=None, payload="packed", one_valued="log16"),
+    "rans": Grid(step=FINENESS, by=None, payload="rans"),
+}
+"""The grid of each table of `grids`. All its steps are equal, so that it holds multiples of them exactly."""
+
+
+def in_steps(rows: int, phase: float) -> Any:
+    """Rows of 5 multiples of the step; integers have no -0.0."""
+    return (np.rint(wave(rows, 5, phase) / FINENESS) * FINENESS + 0.0).astype(F32)
+
+
+def trained(path: Path, tables: Json, *, threads: int, step: int) -> int:
+    """A checkpoint of a training run that goes on with these changes: differences from what is stored."""
+    # Nothing but the deltas themselves: no version with a merged chain.
+    options: Json = {"policy": "consecutive", "merge_share": None, "flush_on_sigterm": False}
+    with CheckpointManager(path, encoding=GRIDS, threads=threads, **options) as manager:
+        restored = manager.restore()
+        assert restored is not None
+        live = restored.tables
+        for name, change in tables.items():
+            manager.track(name, change.ids)
+            live[name].values[change.ids] = change.values
+            for column, values in change.columns.items():
+                live[name].columns[column][change.ids] = values
+        version = manager.save(step, live, kind="delta").wait()
+    assert version is not None
+    return version
+
+
+def grids(_: str) -> Iterator[Step]:
+    """Integers on a grid under each payload, logarithmic codes, differences of both, and exceptions."""
+    tables = {}
+    for number, name in enumerate(GRIDS):
+        weight, state = in_steps(9, number), np.array([1.0, 1.5, 3.0, 0.75, 0.0, 2.0, 1.125, 5.0, 1.0], F32)
+        weight[3, 1], state[2] = np.nan, -1.0
+        tables[name] = TableData(weight, columns={"accumulator": state})
+    yield Step(cnrfmt.save, tables, options={"quantize": GRIDS, "step": 0})
+    for turn in (1, 2):
+        change = {}
+        for number, name in enumerate(GRIDS):
+            # The second time, exceptions become integers again, and one whose difference is too large is among them.
+            ids = np.array([[0, 2, 3, 5, 8], [1, 2, 3, 5, 6]][turn - 1])
+            weight, state = in_steps(5, number + turn / 3), np.array([1.25, 2.5, 1.5, 4.0, 8.0], F32)
+            weight[3, 0] = (np.inf, 65536.0)[turn - 1]
+            state[1] = (-2.0, 3.0)[turn - 1]
+            change[name] = Rows(ids, weight, columns={"accumulator": state})
+        yield Step(trained, change, options={"step": turn})
+
+
+SCRIPTS: tuple[Callable[[str], Iterator[Step]], ...] = (tiny, types, quantised, keyed, history, encodings, grids)
 
 
 # --- What the containers must say ----------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Literal, cast
 
 import numpy as np
 
+from cnrfmt.encodings.grid import Grid, GridPlan
 from cnrfmt.encodings.quantize import BY_RESTORES, Choices, Quantize, choice_for
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT
@@ -88,7 +89,7 @@ def choices_for(bits: int, overrides: Choices = None, *, unquantisable: Collecti
         Bits, or overrides, that are nothing that they may be.
     """
     default = None if bits == 32 else quantize_for(bits)
-    if isinstance(overrides, Quantize):
+    if isinstance(overrides, Quantize | Grid | GridPlan):
         return overrides
     named = {} if overrides is None else dict(overrides)
     raw = [name for name in unquantisable if choice_for(named, name, WEIGHT)[0] is None]

@@ -5,24 +5,27 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnrfmt.checkpointing import contents
-from cnrfmt.checkpointing.bits import choices_for
+from cnrfmt.checkpointing.bases import Bases, HeldTables, OfChain, chain_of, held_by
 from cnrfmt.checkpointing.contents import Touched
+from cnrfmt.checkpointing.encoding_rule import Chain, Chosen, Seen
 from cnrfmt.checkpointing.housekeeping import keep_house
+from cnrfmt.checkpointing.kept_tables import Held, plan_of
 from cnrfmt.checkpointing.lineage import Lineage, baseline_of, check_may_begin, new_run, open_version, since_baseline
 from cnrfmt.checkpointing.policies import Consecutive, Decision, Full, History, Intermittent, OneShot
 from cnrfmt.checkpointing.ranks.coordinator import Coordinator
-from cnrfmt.checkpointing.ranks.shards import Shard, ShardPlan, plan_shards
+from cnrfmt.checkpointing.ranks.meeting import plan_grids
+from cnrfmt.checkpointing.ranks.shards import Shard, ShardPlan, plan_shards, summaries
 from cnrfmt.checkpointing.request import Request
 from cnrfmt.checkpointing.resuming.restoring import Restored, restore_version
 from cnrfmt.checkpointing.settings import Settings, is_directory
 from cnrfmt.checkpointing.snapshot import Snapshot
-from cnrfmt.checkpointing.stored_values import FromContainer, InMemory, StoredValues
+from cnrfmt.checkpointing.stored_values import StoredValues
 from cnrfmt.checkpointing.tracking.trackers import Trackers
-from cnrfmt.checkpointing.writing import Work, Written, commit_alone, commit_with_others
+from cnrfmt.checkpointing.writing import Work, Written, commit_alone, commit_with_others, said_alike
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import CommitUnknownError, ConflictError, DamagedError, StorageError, UsageError
 from cnrfmt.format import limits
@@ -36,9 +39,30 @@ from cnrfmt.storage.fs import POSIX, Fs
 from cnrfmt.tabledata import TableData
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A checkpoint of which nothing is taken yet.
+
+    `base` is the version that it is put on, `held` what this rank has of it, `stored` what is stored of that; `chain`
+    has the grids of the tables that go on.
+    """
+
+    asked: Request
+    kind: Decision
+    base: Manifest | None
+    held: HeldTables
+    stored: StoredValues | None
+    chain: Chain
+    seen: tuple[Seen, ...]
+    chosen: Chosen
+
+
 @dataclass
 class Checkpointer:
-    """What a run knows of its container and of its tables. `coordinator` is None where there is one writer."""
+    """What a run knows of its container and of its tables. `coordinator` is None where there is one writer.
+
+    `held` is what this rank had at the last checkpoint; `is_too_coarse` says that a restore asked for finer steps.
+    """
 
     path: str
     settings: Settings
@@ -46,19 +70,17 @@ class Checkpointer:
     fs: Fs | None
     lineage: Lineage = field(init=False)
     trackers: Trackers = field(init=False)
-    stored: StoredValues | None = field(init=False)
+    bases: Bases = field(init=False)
     begun: bool = False
+    is_too_coarse: bool = False
     places: dict[str, contents.Where] = field(default_factory=dict)
+    held: HeldTables = None
 
     def __post_init__(self) -> None:
         settings = self.settings
         self.lineage = Lineage(self.path, new_run(), fs=self.fs)
         self.trackers = Trackers(keep_since_baseline=settings.policy.needs_since_baseline)
-        self.stored = None
-        if settings.stored_values == "memory":
-            self.stored = InMemory(settings.stored_bytes)
-        elif settings.stored_values == "container":
-            self.stored = FromContainer(self.path, settings.stored_bytes, threads=settings.threads, fs=self.fs)
+        self.bases = Bases(self.path, settings, self.fs)
 
     def begin(self) -> None:
         """Looks at what is there, if nobody did so yet, or if the last attempt left it open."""
@@ -102,31 +124,67 @@ class Checkpointer:
         others = set(fs.list_directory(self.path)) - {MANIFESTS, SEGMENTS}
         return not others and all(name.startswith(LEFTOVER) for name in names)
 
-    def plan(self, asked: Request) -> Work:
-        """What a checkpoint writes, its rows still in the live tables. Marks are taken at the end, or not at all."""
+    def look(self, asked: Request) -> Begun:
+        """On what a checkpoint is put, and how its tables are stored, as far as this process can tell."""
         settings, lineage, tables = self.settings, self.lineage, asked.tables
         if asked.tags and not is_directory(self.path):
             raise UsageError(f"{self.path}: a single file that is written anew keeps no version; tags need a directory")
         if lineage.base is not None and self.coordinator is None:
             contents.check_same_tables(set(tables), lineage.base.tables)
-        bits = settings.bits_now(lineage.restores)
-        choices = choices_for(bits, settings.quantize, unquantisable=contents.unquantisable(tables))
         kind = self._decide(asked)
+        if kind == "since-baseline" and settings.rule.may_be_grid and self.coordinator is None:
+            # Whoever merged the baseline with deltas made another one, from which differences are taken from now on.
+            lineage.check(self._head())
+            kind = self._decide(asked)
         base = lineage.base_for(kind)
         if base is not None:
             self._check_places(tables)
+        held = None if self.coordinator is None else held_by(tables)
+        stored = None if base is None else self.bases.of(lineage, base, held)
+        chain = chain_of(tables, base, stored)
+        known = {} if base is None else {schema.name: schema for schema in base.tables if schema.name in chain}
+        seen = tuple(Seen.live(one, known.get(name)) for name, one in tables.items() if one.data is not None)
+        return Begun(asked, kind, base, held, stored, chain, seen, settings.rule.choose(seen, lineage.restores, chain))
+
+    def agree(self, begun: Begun) -> Begun:
+        """The same with the grids of tables that are new and that several ranks have: they choose them together.
+
+        Only where there are such it waits for the other ranks. What it raises is raised on all of them.
+        """
+        asked, kind, base, coordinator = begun.asked, begun.kind, begun.base, self.coordinator
+        grids = {name: grid for name, grid in begun.chosen.grids.items() if not asked.tables[name].is_alone}
+        if coordinator is None or not grids:
+            return begun
+        same = said_alike(asked, kind, begun.chosen.bits, base)
+        shared = {name: asked.tables[name] for name in grids}
+        found = plan_grids(coordinator, same, grids, lambda: summaries(contents.whole(shared), grids))
+        seen = tuple(one.whole(found[one.name].columns) if one.name in grids else one for one in begun.seen)
+        chain = {**{name: one.plan for name, one in found.items()}, **begun.chain}
+        return replace(begun, chosen=self.settings.rule.choose(seen, self.lineage.restores, chain))
+
+    def plan(self, begun: Begun) -> Work:
+        """What a checkpoint writes, its rows still in the live tables. Marks are taken at the end, or not at all."""
+        asked, kind, base, stored, chosen = begun.asked, begun.kind, begun.base, begun.stored, begun.chosen
+        settings, lineage, tables = self.settings, self.lineage, asked.tables
         self.trackers.meet(tables)
         touched = self.trackers.take(since_baseline=kind == "since-baseline", listed=kind != "baseline")
         try:
-            plan = self._writes(asked, None if base is None else base.tables, touched, choices)
+            plan = self._writes(asked, None if base is None else base.tables, touched, chosen.choices)
             snapshot = Snapshot(
-                plan.writes, threads=settings.save_threads, limit_bytes=settings.buffer_bytes, mode=settings.mode
+                plan.writes,
+                threads=settings.save_threads,
+                limit_bytes=settings.buffer_bytes,
+                mode=settings.mode,
+                stored=None if stored is None else OfChain(stored, begun.chain),
+                salt=0 if lineage.head is None else lineage.head.version + 1 & 0xFFFFFFFF,
             )
         except BaseException:
             self.trackers.give_back()
             raise
         self.places = {name: table.where for name, table in tables.items() if table.data is not None}
-        return Work(asked, kind, plan, snapshot, choices, bits, settings.policy.name, settings.expected)
+        self.held = begun.held
+        expected, state = settings.rule.expected, None if base is None or stored is None else base.state
+        return Work(asked, kind, plan, snapshot, chosen, settings.policy.name, expected, state)
 
     def _check_places(self, tables: contents.Tables) -> None:
         """That shards lie where they lay: marks count from their first row. Raises `UsageError`."""
@@ -162,6 +220,8 @@ class Checkpointer:
                 f"policy {policy.name!r} doesn't remember what changed since the baseline; "
                 "kind='since-baseline' needs one-shot or intermittent"
             )
+        if self.is_too_coarse and asked.kind is None:
+            return "baseline"
         found = asked.kind or policy.decide(self._history(asked))
         if found == "baseline":
             return found
@@ -214,25 +274,21 @@ class Checkpointer:
                 self.lineage.base = self.lineage.baseline = None
             raise
         self.lineage.committed(written.manifest, written.checkpoint)
-        self.trackers.commit(baseline=work.kind == "baseline")
+        baseline, tables = work.kind == "baseline", work.asked.tables
+        unsent = {n: ids if tables[n].keyed else ids - tables[n].first for n, ids in work.unsent.items()}
+        self.trackers.commit(baseline=baseline, unsent=unsent)
+        self.is_too_coarse = self.is_too_coarse and not baseline
         return written
 
     def remember(self) -> None:
-        """Brings the stored values to the newest checkpoint, if they are asked for."""
-        if self.stored is not None:
-            self._update(self.lineage.head)
+        """Brings the stored values to the newest checkpoint, if they are asked for or needed."""
+        self.bases.move_on(self.lineage, self.held)
 
     def keep_house(self) -> None:
         """What is due after a checkpoint: merging and collecting. Rank 0 does it for all."""
         if self.coordinator is None or self.coordinator.rank == 0:
             ranks = 1 if self.coordinator is None else self.coordinator.world_size
             keep_house(self.lineage, self.settings, ranks=ranks, fs=self.fs)
-
-    def _update(self, manifest: Manifest | None) -> None:
-        assert manifest is not None
-        assert self.stored is not None
-        with open(self.path, version=manifest.version, threads=self.settings.threads, fs=self.fs) as ck:
-            self.stored.update(ck)
 
     def restore(
         self, version: int | None, step: int | None, tag: str | None, verify_all: bool, options: Mapping[str, Any]
@@ -252,8 +308,11 @@ class Checkpointer:
             baseline = None if base is None else baseline_of(ck.view)
             since = {} if base is None else since_baseline(ck.view)
             keys = {} if self.coordinator is not None else {name: ck[name].keys for name in ck if ck[name].keyed}
+            plans = [(Seen.stored(t), plan_of(ck.view, t, Held())) for t in ck.manifest.tables]
         self.lineage.restored(head, base, baseline)
         self.begun = True
+        restores = self.lineage.restores
+        self.is_too_coarse = any(self.settings.rule.is_too_coarse(seen, restores, plan) for seen, plan in plans)
         # A shard is where `into` says; a table that comes whole begins at row 0.
         self.places = {name: contents.where(target) for name, target in into.items() if target is not None}
         if base is None:
@@ -263,8 +322,11 @@ class Checkpointer:
         if self.coordinator is not None:
             rows, since = _of_this_rank(into, rows, since)
         self.trackers.restore(rows, since, keys)
-        if self.stored is not None:
-            self._update(base)
+        if self.coordinator is None:
+            self.bases.move_on(self.lineage, None)
+        else:
+            # Which keys this rank has is known when it saves.
+            self.bases.forget()
         return restored
 
 

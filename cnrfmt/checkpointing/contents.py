@@ -65,6 +65,12 @@ class Live:
         return self.rows if self.place is None or self.place.of_rows is None else int(self.place.of_rows)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether no other rank can have any of it."""
+        place = self.place
+        return not self.keyed and (place is None or (place.rows is None and place.elements is None))
+
+    @property
     def keyed(self) -> bool:
         """Whether rows are found by key."""
         return self.there.keys is not None

@@ -16,6 +16,7 @@ from cnrfmt.format.manifest import Manifest
 from cnrfmt.memory import Budget
 from cnrfmt.reader import Checkpoint, open
 from cnrfmt.run_record import CheckpointRecord, RunRecord, record_of
+from cnrfmt.segment_reader import Verify
 from cnrfmt.step_rows import tombstones, touched
 from cnrfmt.storage.fs import Fs
 from cnrfmt.view import View
@@ -203,6 +204,11 @@ def open_version(
     """
     if sum(x is not None for x in (version, step, tag)) > 1:
         raise UsageError("give one of version, step and tag")
+    verify: Verify = "all" if verify_all else "touched"
+    if version is None and step is None and tag is None:
+        with open(path, verify=verify, fs=fs) as ck:
+            yield ck, ck.manifest
+        return
     with open(path, fs=fs) as newest:
         head = newest.manifest
         if tag is not None:
@@ -212,7 +218,7 @@ def open_version(
         if step is not None and newest.step != step:
             version = _version_of_step(newest, step, fs)
         version = head.version if version is None else version
-    with open(path, version=version, verify="all" if verify_all else "touched", fs=fs) as ck:
+    with open(path, version=version, verify=verify, fs=fs) as ck:
         yield ck, head
 
 

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from cnrfmt.checkpointing import endings
 from cnrfmt.checkpointing.background import Pending
 from cnrfmt.checkpointing.checkpointer import Checkpointer
+from cnrfmt.checkpointing.encoding_rule import Encoding
 from cnrfmt.checkpointing.events import Listener
 from cnrfmt.checkpointing.keeping.retention import Keep
 from cnrfmt.checkpointing.policies import Decision, History, Policy
@@ -48,10 +49,22 @@ class CheckpointManager:
         The container: a directory, or a single file (``.cnr``), of which each baseline leaves itself alone.
     policy
         ``"full"``, ``"one-shot"``, ``"consecutive"``, ``"intermittent"``, one of the policies' objects, or a function
-        of a `History` that answers ``"baseline"``, ``"delta"`` or ``"since-baseline"``.
+        of a `History` that answers ``"baseline"``, ``"delta"`` or ``"since-baseline"``. None: ``"consecutive"`` where
+        tables may be on a grid, whose deltas are merged by addition, else ``"intermittent"``.
+    encoding
+        ``"rowwise"``: rows as `bits` or `quantize` say. ``"grid"``: each delta stores how rows differ from what the
+        version before stored for them, in steps that follow from `learning_rate` and the restores that are expected;
+        a `Grid` says that itself. ``"auto"``: a grid for each table of which both are known and a column tells how far
+        the optimizer moves its rows, unless `bits` or `quantize` is given, else row-wise; `cnrfmt info` says why. A
+        dict of patterns, as `quantize` has them, to `Grid`, `Quantize` or None (raw); what none of them names is as
+        under ``"auto"``.
+    learning_rate
+        The optimizer's, which the steps of a grid are multiples of. A `restore` under a smaller one, or after more
+        restores than the steps allow, has a baseline in finer steps come next.
     expected_restores, failure_rate, run_hours
         How often the run will go on from a checkpoint, or how often an hour it fails and how long it takes: from that
-        the bits follow. If it happens more often, they are 8 from then on; the container keeps count.
+        the bits follow, or the steps of a grid. If it happens more often, bits are 8 from then on, and steps become
+        finer; the container keeps count.
     bits
         2 to 8, or 32 for raw rows, in place of those. 8 where nothing is said.
     quantize
@@ -62,7 +75,8 @@ class CheckpointManager:
         Seconds, or a timedelta, for which files of versions that were given up stay for readers that have them open.
     most_segments, merge_share
         A chain is merged in the background so that it has at most this many segments; and into its baseline once the
-        deltas are more than this share of it, which keeps restores quick and writes more. In a directory.
+        deltas are more than this share of it, which keeps restores quick and writes more. In a directory. ``"auto"``:
+        once they are more than all of it where tables may be on a grid, else never.
     buffer_bytes
         How many bytes of encoded rows may wait to be written. Beyond it `save` waits for the disk.
     mode
@@ -78,7 +92,9 @@ class CheckpointManager:
         How many threads the background may take; and `save`, as many as there are processors if None.
     stored_values, stored_bytes
         ``"memory"`` or ``"container"``: `stored_values` gives any row as last stored, from a copy in memory or from the
-        container; at most so many bytes are taken for it.
+        container; at most so many bytes are taken for it (1 GiB if None). Deltas on a grid need that in any case: in
+        memory unless said otherwise, about two bytes per value, and without a bound if None. Of several ranks, each
+        keeps the rows that it has.
     on_event
         Called with an `Event` for each thing that happens.
     flush_on_sigterm
@@ -99,7 +115,9 @@ class CheckpointManager:
         self,
         path: str | os.PathLike[str],
         *,
-        policy: str | Policy | Callable[[History], Decision] = "intermittent",
+        policy: str | Policy | Callable[[History], Decision] | None = None,
+        encoding: Encoding = "auto",
+        learning_rate: float | None = None,
         expected_restores: float | None = None,
         failure_rate: float | None = None,
         run_hours: float | None = None,
@@ -108,7 +126,7 @@ class CheckpointManager:
         keep: int | Keep | None = None,
         grace: float | timedelta = 3600,
         most_segments: int = 32,
-        merge_share: float | None = None,
+        merge_share: float | Literal["auto"] | None = "auto",
         buffer_bytes: int = 4 << 30,
         mode: Mode = "encode",
         when_busy: WhenBusy = "wait",
@@ -116,7 +134,7 @@ class CheckpointManager:
         threads: int = 1,
         save_threads: int | None = None,
         stored_values: StoredIn | None = None,
-        stored_bytes: int = 1 << 30,
+        stored_bytes: int | None = None,
         on_event: Listener | None = None,
         flush_on_sigterm: bool = True,
         coordinator: Coordinator | None = None,
@@ -126,6 +144,8 @@ class CheckpointManager:
         self._settings = settings(
             self._path,
             policy=policy,
+            encoding=encoding,
+            learning_rate=learning_rate,
             bits=bits,
             expected=expected_restores,
             failure_rate=failure_rate,
@@ -209,6 +229,9 @@ class CheckpointManager:
     ) -> Pending:
         """Begins a checkpoint of these live tables, and returns as soon as they may change again.
 
+        With several ranks, tables that are new and of which each has a part are put on one grid: then it waits until
+        all ranks have called it, to learn from each what its rows are like.
+
         It holds exactly what it is given: nothing of the checkpoint before it is taken over but the rows that weren't
         marked since. It is durable when `commit` of the result has resolved.
 
@@ -239,6 +262,8 @@ class CheckpointManager:
         ------
         UsageError, MissingKeyError
             Nothing was begun, and what was marked still is.
+        CommitError
+            Nothing was begun either: ranks that wait for each other lost one, or one of them failed (with its error).
         CnrError
             What kept the checkpoint before this from being written, if nobody asked for it yet.
         """
@@ -321,12 +346,12 @@ class CheckpointManager:
     @property
     def stored_values(self) -> StoredValues:
         """The rows of all tables as they were last stored; raises `UsageError` unless they were asked for."""
-        if self._run.stored is None:
+        if self._run.bases.asked is None:
             raise UsageError(
                 f'{self._path}: stored values weren\'t asked for; CheckpointManager(..., stored_values="memory") keeps '
                 'them, "container" reads them back'
             )
-        return self._run.stored
+        return self._run.bases.asked
 
     # The end
 
@@ -335,8 +360,7 @@ class CheckpointManager:
         self._closed = True
         endings.unwatch(self)
         self.flush()
-        if self._run.stored is not None:
-            self._run.stored.close()
+        self._run.bases.forget()
         self._saving.raise_failure()
 
     def __enter__(self) -> Self:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import wait
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from cnrfmt.checkpointing.background import Pending, Worker
 from cnrfmt.checkpointing.checkpointer import Checkpointer
 from cnrfmt.checkpointing.events import Event, EventKind, tell
+from cnrfmt.checkpointing.ranks.coordinator import Coordinator
 from cnrfmt.checkpointing.ranks.together import fail_together
 from cnrfmt.checkpointing.request import Request
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.writing import Work
-from cnrfmt.errors import CnrError, SupersededError
+from cnrfmt.errors import SupersededError, UsageError
 
 
 class Saving:
@@ -30,20 +34,25 @@ class Saving:
         self._worker = Worker("cnrfmt-checkpoint")
         self._current: tuple[Pending, Snapshot] | None = None
         self._failure: tuple[Pending | None, BaseException] | None = None
+        self._has_told = False
+        self._told = threading.Event()
+        self._told.set()
 
     def save(self, step: int | None, ask: Callable[[], Request]) -> Pending:
         """Begins a checkpoint of what is asked for; the tables may change when it returns. See the manager's `save`."""
         with self.lock:
             began = time.perf_counter()
-            try:
+            with self._telling_ranks():
                 asked = ask()
                 if not self._make_room(step):
                     return _skipped(step)
                 self._run.begin()
-                work = self._run.plan(asked)
-            except BaseException as error:
-                self._tell_ranks(error)
-                raise
+                begun = self._run.look(asked)
+            # What failed before is told first: ranks meet in one order.
+            self._told.wait()
+            begun = self._run.agree(begun)
+            with self._telling_ranks():
+                work = self._run.plan(begun)
             pending, encoding = Pending(step), time.perf_counter()
             self._current = pending, work.snapshot
             self._worker.submit(lambda: self._finish(pending, work))
@@ -63,11 +72,16 @@ class Saving:
                 pending.snapshot.set_result(None)
         return pending
 
-    def _tell_ranks(self, error: BaseException) -> None:
-        """Lets the other ranks know that this one doesn't save, so that they don't wait for it."""
-        coordinator = self._run.coordinator
-        if coordinator is not None and isinstance(error, Exception):
-            self._worker.submit(lambda: fail_together(coordinator, error))
+    @contextmanager
+    def _telling_ranks(self) -> Iterator[None]:
+        """Lets the other ranks know of an error within: this one doesn't save, and they needn't wait for it."""
+        try:
+            yield
+        except Exception as error:
+            if (coordinator := self._run.coordinator) is not None:
+                self._told = told = threading.Event()
+                self._worker.submit(partial(_tell, coordinator, error, told))
+            raise
 
     def _make_room(self, step: int | None) -> bool:
         """Sees to it that no other checkpoint is being written; False if this one is to be left out."""
@@ -82,6 +96,9 @@ class Saving:
                 snapshot.cancel(SupersededError(reason))
             wait([before.commit])
             self._current = None
+            if self._run.settings.policy.needs_since_baseline and self._run.settings.rule.may_be_grid:
+                # A merge may make another baseline, which differences are taken from.
+                self._worker.wait()
         self.raise_failure()
         return True
 
@@ -108,13 +125,23 @@ class Saving:
             write_seconds=written.write_seconds,
             commit_seconds=written.commit_seconds,
         )
+        if written.kept_all is not None:
+            self._note_kept_all(written.kept_all)
         try:
             self._run.remember()
-        except CnrError as error:
+        except Exception as error:
             # The version is durable; what was asked for beside it can't be had.
             self._failure = None, error
         pending.commit.set_result(written.manifest.version)
         self._run.keep_house()
+
+    def _note_kept_all(self, error: UsageError) -> None:
+        """Tells that the caller's rule of what to keep fails: each time in the log, and once by raising it."""
+        logging.getLogger("cnrfmt").warning("%s: no version was given up: %s", self._run.path, str(error))
+        # Of several ranks, one alone knows: where it raised that, the others would go on and wait for it.
+        if not self._has_told and self._run.coordinator is None:
+            self._has_told = True
+            self._failure = None, error
 
     def _tell(self, kind: EventKind, work: Work, **facts: Any) -> None:
         tell(self._listener, Event(kind, work.asked.step, checkpoint=work.kind, rows=work.rows, **facts))
@@ -125,11 +152,22 @@ class Saving:
             (pending, error), self._failure = self._failure, None
             # Who has asked knows already.
             if pending is None or not pending.commit.was_asked:
-                raise error
+                try:
+                    raise error
+                finally:
+                    # A frame that holds the error that it raised would keep the files open that this came from.
+                    del pending, error
 
     def wait(self) -> None:
         """Waits until nothing is under way; doesn't raise."""
         self._worker.wait()
+
+
+def _tell(coordinator: Coordinator, error: Exception, told: threading.Event) -> None:
+    try:
+        fail_together(coordinator, error)
+    finally:
+        told.set()
 
 
 def _skipped(step: int | None) -> Pending:

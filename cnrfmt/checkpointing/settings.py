@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from cnrfmt import parallel
-from cnrfmt.checkpointing.bits import MOST_BITS, bits_for, chosen_bits, expected_restores
+from cnrfmt.checkpointing.bits import MOST_BITS, expected_restores
+from cnrfmt.checkpointing.encoding_rule import Encoding, EncodingRule, encoding_rule
 from cnrfmt.checkpointing.events import Listener
 from cnrfmt.checkpointing.keeping.retention import Keep, keep_of
 from cnrfmt.checkpointing.policies import Decision, History, Policy, policy_for
@@ -24,6 +25,8 @@ StoredIn = Literal["memory", "container"]
 
 LEAST_SEGMENTS = 4
 """A chain that is merged has room for this many segments at the least."""
+_MERGE_SHARE = 1.0
+"""Of a run on a grid: merging writes about as much as the deltas do, and a chain takes up to twice its baseline."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,7 @@ class Settings:
     """How a `CheckpointManager` works; the parameters are described there."""
 
     policy: Policy
-    bits: int | None
-    expected: float | None
-    quantize: Choices
+    rule: EncodingRule
     keep: Keep
     grace: float
     most_segments: int
@@ -45,20 +46,16 @@ class Settings:
     threads: int
     save_threads: int
     stored_values: StoredIn | None
-    stored_bytes: int
+    stored_bytes: int | None
     on_event: Listener | None
-
-    def bits_now(self, restores: int) -> int:
-        """Bits per value after so many restores."""
-        if self.bits is not None:
-            return self.bits
-        return MOST_BITS if self.expected is None else chosen_bits(self.expected, restores)
 
 
 def settings(
     path: str,
     *,
-    policy: str | Policy | Callable[[History], Decision],
+    policy: str | Policy | Callable[[History], Decision] | None,
+    encoding: Encoding,
+    learning_rate: float | None,
     bits: int | None,
     expected: float | None,
     failure_rate: float | None,
@@ -67,7 +64,7 @@ def settings(
     keep: int | Keep | None,
     grace: float | timedelta,
     most_segments: int,
-    merge_share: float | None,
+    merge_share: float | Literal["auto"] | None,
     buffer_bytes: int,
     mode: Mode,
     when_busy: WhenBusy,
@@ -75,7 +72,7 @@ def settings(
     threads: int,
     save_threads: int | None,
     stored_values: StoredIn | None,
-    stored_bytes: int,
+    stored_bytes: int | None,
     on_event: Listener | None,
 ) -> Settings:
     """The settings that a caller asks for; raises `UsageError` for what doesn't fit, or not together."""
@@ -85,10 +82,13 @@ def settings(
     if stored_values is not None:
         _one_of("stored_values", stored_values, StoredIn)
     _whole("buffer_bytes", buffer_bytes, 1)
-    _whole("stored_bytes", stored_bytes, 0)
+    if stored_bytes is not None:
+        _whole("stored_bytes", stored_bytes, 0)
     _whole("most_segments", most_segments, LEAST_SEGMENTS)
-    if merge_share is not None and (isinstance(merge_share, bool) or not 0 < merge_share < float("inf")):
-        raise UsageError(f"merge_share must be a number above 0, or None, found {merge_share!r}")
+    if merge_share is not None and merge_share != "auto":
+        is_number = isinstance(merge_share, int | float) and not isinstance(merge_share, bool)
+        if not (is_number and 0 < merge_share < float("inf")):
+            raise UsageError(f'merge_share must be a number above 0, "auto" or None, found {merge_share!r}')
     _check_quantize(quantize)
     legal = (*range(2, MOST_BITS + 1), 32)
     if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int) or bits not in legal):
@@ -99,10 +99,14 @@ def settings(
         if expected is not None:
             raise UsageError("give expected_restores, or failure_rate and run_hours; not both")
         expected = expected_restores(failure_rate, run_hours)
-    if expected is not None:
-        bits_for(expected)
-        if bits is not None:
-            raise UsageError("give bits, or the number of restores that they follow from; not both")
+    rule = encoding_rule(encoding, bits, quantize, expected, learning_rate)
+    if policy is None:
+        policy = "consecutive" if rule.may_be_grid else "intermittent"
+    found = policy_for(policy)
+    if merge_share == "auto":
+        # Where deltas are put on the baseline alone, there is nothing to add up.
+        merges = rule.may_be_grid and not found.needs_since_baseline and is_directory(path)
+        merge_share = _MERGE_SHARE if merges else None
     if merge_share is not None and not is_directory(path):
         raise UsageError(f"{path}: chains of a single file aren't merged; merge_share= needs a directory")
     if keep is not None and not is_directory(path):
@@ -112,10 +116,8 @@ def settings(
     if on_event is not None and not callable(on_event):
         raise UsageError(f"on_event must be a function of an event, found {on_event!r}")
     return Settings(
-        policy_for(policy),
-        bits,
-        expected,
-        quantize,
+        found,
+        rule,
         keep_of(keep),
         _seconds(grace),
         most_segments,
@@ -141,8 +143,6 @@ def check_for_ranks(found: Settings, path: str) -> None:
     """That several ranks may write with these settings; raises `UsageError`."""
     if found.when_busy != "wait":
         raise UsageError('with several ranks when_busy is "wait": what one of them skips, the others would wait for')
-    if found.stored_values is not None:
-        raise UsageError("stored_values: with several ranks, no rank has the rows of all; leave it out")
     if not is_directory(path):
         raise UsageError(f"{path}: a single file has one writer; give several ranks a directory")
 

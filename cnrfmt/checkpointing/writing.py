@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from cnrfmt.arrays import Ids
 from cnrfmt.checkpointing.contents import check_same_tables
+from cnrfmt.checkpointing.encoding_rule import Chosen
 from cnrfmt.checkpointing.keeping.retention import Keep, kept
 from cnrfmt.checkpointing.lineage import Lineage
 from cnrfmt.checkpointing.policies import Decision
 from cnrfmt.checkpointing.ranks.agreement import agree, check_quantize
 from cnrfmt.checkpointing.ranks.commit import commit_together
 from cnrfmt.checkpointing.ranks.coordinator import Coordinator
+from cnrfmt.checkpointing.ranks.meeting import Said, meet
 from cnrfmt.checkpointing.ranks.shards import ShardPlan
-from cnrfmt.checkpointing.ranks.together import PLAN, together
 from cnrfmt.checkpointing.request import Request
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.commits import Attempt, Prepared, attempt
 from cnrfmt.commits import Keep as KeepVersions
-from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import ConflictError, UsageError
-from cnrfmt.format import strict_json
+from cnrfmt.format.encoding import GridLayout
 from cnrfmt.format.manifest import Manifest, Retained
 from cnrfmt.format.schema import WEIGHT, TableSchema
 from cnrfmt.plan import Plan
-from cnrfmt.run_record import CheckpointRecord, RunRecord, metadata_with, record_of
+from cnrfmt.run_record import CheckpointRecord, RunRecord, by_words, metadata_with, record_of
 from cnrfmt.storage.fs import Fs
 
 
@@ -33,33 +34,45 @@ from cnrfmt.storage.fs import Fs
 class Work:
     """A checkpoint that was begun: what was asked for, what is written, and what is said of it.
 
-    `kind` tells on what it is put; `bits`, `policy` and `expected_restores` are for the record.
+    `kind` tells on what it is put, and `differs_from` is the state that it holds differences from, if any; `policy` and
+    `expected_restores` are for the record.
     """
 
     asked: Request
     kind: Decision
     plan: Plan | ShardPlan
     snapshot: Snapshot
-    quantize: Choices
-    bits: int
+    chosen: Chosen
     policy: str
     expected_restores: float | None
+    differs_from: bytes | None
 
     @property
     def most_bits(self) -> int:
-        """The bits per value of most weights that it writes; `bits` where it writes none."""
+        """The bits per value of most weights that it writes, 0 for a grid; those of the run where it writes none."""
         found: dict[int, int] = {}
         for write in self.plan.writes:
             for column in write.columns:
                 if column.column.name == WEIGHT and write.rows is not None:
-                    bits = getattr(column.recipe.layout, "bits", 8 * column.recipe.layout.row_bytes(1))
+                    layout = column.recipe.layout
+                    bits = 0 if isinstance(layout, GridLayout) else getattr(layout, "bits", 8 * layout.row_bytes(1))
                     found[bits] = found.get(bits, 0) + write.rows.count * write.schema.dim
-        return max(found, key=lambda bits: found[bits], default=self.bits)
+        return max(found, key=lambda bits: found[bits], default=self.chosen.bits)
 
     @property
     def rows(self) -> int:
-        """How many rows it writes, of all tables that are here."""
+        """How many rows it takes, of all tables that are here."""
         return sum(write.rows.count for write in self.plan.writes if write.rows is not None)
+
+    @property
+    def unsent(self) -> dict[str, Ids]:
+        """The rows of these that weren't written, by table: they are stored as they are. Known once all is written."""
+        return self.snapshot.unsent()
+
+    @property
+    def rows_written(self) -> int:
+        """How many rows it wrote."""
+        return self.rows - sum(len(ids) for ids in self.unsent.values())
 
     def record(self, manifest: Manifest, rows: int, *, wrote: bool) -> CheckpointRecord:
         """What the commit says of it; `manifest` names its segments already, if it has some of its own."""
@@ -79,12 +92,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Written:
-    """A version that is durable, and how long it took to write it and to commit it."""
+    """A version that is durable, and how long it took to write it and to commit it.
+
+    `kept_all` says why no version was given up where the rules of what to keep couldn't be asked.
+    """
 
     manifest: Manifest
     checkpoint: CheckpointRecord
     write_seconds: float
     commit_seconds: float
+    kept_all: UsageError | None
 
 
 @dataclass
@@ -94,9 +111,11 @@ class _Draft:
     work: Work
     lineage: Lineage
     keep: Keep
+    words: Mapping[str, str]
     record: RunRecord | None = None
     wrote: bool = True
     written: float = 0.0
+    kept_all: UsageError | None = None
 
     def begin(self, one: Attempt, tables: tuple[TableSchema, ...], *, content: bool) -> Manifest:
         work, lineage = self.work, self.lineage
@@ -104,14 +123,35 @@ class _Draft:
         base = lineage.base_for(work.kind)
         if base is None and work.kind != "baseline":
             raise ConflictError(f"{lineage.path}: there is nothing that a delta could go on from")
+        if base is not None and work.differs_from not in (None, base.state):
+            raise ConflictError(
+                f"{lineage.path}: the baseline was merged with later deltas while this checkpoint was made, which "
+                "holds differences from it; nothing was committed, and the next one goes on from what was merged"
+            )
         self.record = record = lineage.record(one.head, work.policy, work.expected_restores)
         version = 0 if one.head is None else one.head.version + 1
         # Its own length isn't known yet, and no rule asks for it.
-        newest = CheckpointRecord(version, work.asked.step, "", work.kind, 0, 0, work.bits, 0, work.asked.metrics)
+        asked, bits = work.asked, work.chosen.bits
+        newest = CheckpointRecord(version, asked.step, "", work.kind, 0, 0, bits, 0, asked.metrics)
         same = not content and base is not None
         self.wrote = not same
-        keep = _keeper(self.keep, record, newest)
+        keep = self._keeper(record, newest)
         return one.next(base, same_state=same, step=work.asked.step, keep=keep, tables=tables)
+
+    def _keeper(self, record: RunRecord, newest: CheckpointRecord) -> KeepVersions:
+        """Which versions stay readable beside a new one: all of them where the caller's own rule fails."""
+
+        def choose(versions: tuple[Retained, ...]) -> tuple[Retained, ...]:
+            there = {v.version for v in versions} | {newest.version}
+            try:
+                wanted = kept(self.keep, (*record.checkpoints, newest), record.tags, newest.version, there)
+            except UsageError as error:
+                # Its words alone: who keeps the error itself keeps all that was at work when it was raised.
+                self.kept_all = UsageError(str(error))
+                return versions
+            return tuple(v for v in versions if v.version in wanted)
+
+        return choose
 
     def complete(self, manifest: Manifest, rows: int) -> Manifest:
         self.written = time.perf_counter()
@@ -121,6 +161,7 @@ class _Draft:
             self.record,
             checkpoints=(*self.record.checkpoints, work.record(manifest, rows, wrote=self.wrote)),
             tags={**self.record.tags, **dict.fromkeys(work.asked.tags, manifest.version)},
+            encodings=by_words(self.words),
         )
         there = {retained.version for retained in manifest.versions} | {manifest.version}
         return replace(manifest, metadata=metadata_with(work.asked.metadata, more.only(there)))
@@ -132,7 +173,7 @@ class _Draft:
         assert found is not None
         now = time.perf_counter()
         written = self.written or now
-        return Written(manifest, found, written - began, now - written)
+        return Written(manifest, found, written - began, now - written, self.kept_all)
 
 
 def commit_alone(work: Work, lineage: Lineage, keep: Keep, *, threads: int, fs: Fs | None) -> Written:
@@ -140,7 +181,7 @@ def commit_alone(work: Work, lineage: Lineage, keep: Keep, *, threads: int, fs: 
 
     Raises what `append` raises; nothing was committed then, `CommitUnknownError` aside.
     """
-    began, draft, plan = time.perf_counter(), _Draft(work, lineage, keep), work.plan
+    began, draft, plan = time.perf_counter(), _Draft(work, lineage, keep, work.chosen.words), work.plan
     assert isinstance(plan, Plan)
     with attempt(lineage.path, replace=work.kind == "baseline", fs=fs) as one:
         base = lineage.base_for(work.kind)
@@ -150,7 +191,7 @@ def commit_alone(work: Work, lineage: Lineage, keep: Keep, *, threads: int, fs: 
         manifest = draft.begin(one, plan.tables, content=content)
         if content:
             manifest = one.write(manifest, work.snapshot.writes, dense, threads=threads)
-        manifest = one.commit(draft.complete(manifest, work.rows))
+        manifest = one.commit(draft.complete(manifest, work.rows_written))
     return draft.committed(manifest, began)
 
 
@@ -161,14 +202,18 @@ def commit_with_others(
 
     Raises what `commit_together` raises, and `UsageError` where the ranks don't save the same checkpoint.
     """
-    began, draft, plan = time.perf_counter(), _Draft(work, lineage, keep), work.plan
+    began, plan = time.perf_counter(), work.plan
     assert isinstance(plan, ShardPlan)
     base = lineage.base_for(work.kind)
     schema = None if base is None else base.tables
-    told = together(coordinator, PLAN, lambda: _said(work, plan.description, base))
-    descriptions = _same_checkpoint(told, schema or ())
+    told = meet(coordinator, lambda: _said(work, plan.description, base))
+    check_same_tables({name for one in told for name in one["tables"]}, schema or ())
+    descriptions = [one["plan"].encode() for one in told]
+    # Of a table that several ranks have, the first of them has its say.
+    words = {name: text for one in reversed(told) for name, text in one["words"].items()}
+    draft = _Draft(work, lineage, keep, words)
     agreement = agree(descriptions, schema)
-    check_quantize(work.quantize, schema or (), agreement.tables)
+    check_quantize(work.chosen.choices, schema or (), agreement.tables)
     writes = ShardPlan(tuple(work.snapshot.writes), plan.description).agreed(agreement.tables)
     dense = _dense(work, base) if coordinator.rank == 0 else work.asked.dense
     content = schema is None or agreement.content or dense is not None
@@ -178,7 +223,7 @@ def commit_with_others(
         draft=lambda one: draft.begin(one, agreement.tables, content=content),
         writes=writes,
         dense=dense,
-        note=str(work.rows).encode(),
+        note=lambda: str(work.rows_written).encode(),
         complete=lambda manifest, notes: draft.complete(manifest, sum(int(note) for note in notes)),
         threads=threads,
         fs=fs,
@@ -194,44 +239,20 @@ def _dense(work: Work, base: Manifest | None) -> Prepared | None:
     return work.asked.dense
 
 
-def _said(work: Work, description: bytes, base: Manifest | None) -> bytes:
+def _said(work: Work, description: bytes, base: Manifest | None) -> Said:
     """What the other ranks have to know of this one's part."""
-    asked = work.asked
-    said = {
+    same = said_alike(work.asked, work.kind, work.chosen.bits, base)
+    return {"same": same, "tables": list(work.asked.tables), "plan": description.decode(), "words": work.chosen.words}
+
+
+def said_alike(asked: Request, kind: Decision, bits: int, base: Manifest | None) -> Said:
+    """What all ranks have to say alike of a checkpoint."""
+    return {
         "step": asked.step,
-        "kind": work.kind,
-        "bits": work.bits,
+        "kind": kind,
+        "bits": bits,
         "base": None if base is None else f"state {base.state.hex()}",
         "tags": list(asked.tags),
         "metrics": asked.metrics,
         "metadata": asked.metadata,
     }
-    return strict_json.dump({"same": said, "tables": list(asked.tables), "plan": description.decode()})
-
-
-def _same_checkpoint(told: Sequence[bytes], schema: tuple[TableSchema, ...]) -> list[bytes]:
-    """The descriptions of all ranks, which are of one checkpoint; raises `UsageError` on all alike."""
-    said = [strict_json.parse(data, f"rank {rank}") for rank, data in enumerate(told)]
-    first = said[0]["same"]
-    for rank, one in enumerate(said):
-        for what, value in one["same"].items():
-            # What is said of the version may be left to rank 0.
-            if value != first[what] and (value or what in ("step", "kind", "bits", "base")):
-                raise UsageError(
-                    f"the ranks save different checkpoints: {what} is {first[what]!r} on rank 0 and {value!r} on rank "
-                    f"{rank}; make all managers alike, restore the same version on all ranks, and call save with the "
-                    "same step as often as on the others; kind='baseline' on all of them begins anew"
-                )
-    check_same_tables({name for one in said for name in one["tables"]}, schema)
-    return [one["plan"].encode() for one in said]
-
-
-def _keeper(keep: Keep, record: RunRecord, newest: CheckpointRecord) -> KeepVersions:
-    """Which versions stay readable beside a new one."""
-
-    def choose(versions: tuple[Retained, ...]) -> tuple[Retained, ...]:
-        there = {v.version for v in versions}
-        wanted = kept(keep, (*record.checkpoints, newest), record.tags, newest.version, there | {newest.version})
-        return tuple(v for v in versions if v.version in wanted)
-
-    return choose

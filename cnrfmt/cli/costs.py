@@ -12,7 +12,7 @@ from cnrfmt.run_record import RunRecord, record_of
 _MOST_SHOWN = 10
 """How many checkpoints are shown one by one."""
 _MOST_METRICS = 3
-_RAW_BITS = 32
+_NAMED_BITS = {0: "grid", 32: "raw"}
 
 
 def run_facts(manifests: list[Manifest], readable: tuple[int, ...]) -> dict[str, Any] | None:
@@ -26,6 +26,7 @@ def run_facts(manifests: list[Manifest], readable: tuple[int, ...]) -> dict[str,
         "policy": record.policy,
         "restores": record.restores,
         "expected_restores": record.expected_restores,
+        "encodings": {words: list(names) for words, names in record.encodings.items()},
         "tags": dict(record.tags),
         "checkpoints": checkpoint_facts(costs, record),
     }
@@ -84,8 +85,10 @@ def _head_lines(run: dict[str, Any]) -> list[tuple[str, object]]:
     restores = f"{run['restores']:,} so far"
     if expected is not None:
         restores += f", {output.number(expected)} expected"
-        restores += " (more than that: 8 bits from then on)" if run["restores"] > expected else ""
+        restores += " (more than that: 8 bits, or finer steps, from then on)" if run["restores"] > expected else ""
     lines: list[tuple[str, object]] = [("id", f"{run['id'][:8]}…"), ("policy", run["policy"] or "none yet")]
+    for words, names in run["encodings"].items():
+        lines.append(("encoding", words if not names else f"{words} ({', '.join(names)})"))
     lines.append(("restores", restores))
     if run["tags"]:
         lines.append(("tags", ", ".join(f"{name}: version {version}" for name, version in sorted(run["tags"].items()))))
@@ -102,7 +105,7 @@ def _cells(c: dict[str, Any]) -> list[object]:
         c["kind"],
         f"{c['rows']:,}" if wrote else "",
         output.size(c["bytes"]) if wrote else "",
-        "" if not wrote else "raw" if c["bits"] == _RAW_BITS else c["bits"],
+        "" if not wrote else _NAMED_BITS.get(c["bits"], c["bits"]),
         c["segments"],
         "not known" if c["needs"] is None else output.span_of(c["needs"]),
         ", ".join([*metrics[:_MOST_METRICS], *more]),

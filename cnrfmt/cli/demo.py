@@ -19,8 +19,9 @@ def add(verbs: Verbs) -> None:
         "demo",
         _run,
         "Trains a small recommender on real orders, kills it half-way, restores it, and compares.",
-        """It runs twice, once without interruption, and takes less than a minute. The container that it leaves behind
-        is one to try the other verbs on. It needs the extra `demo`: pip install 'cnrfmt[demo]'.""",
+        """It runs without interruption; killed, and restored from weights on a grid; and killed, and restored from rows
+        of few bits: all side by side, in about a minute. The container that it leaves behind is one to try the other
+        verbs on. It needs the extra `demo`: pip install 'cnrfmt[demo]'.""",
         """
         cnrfmt demo
         cnrfmt demo --bits 4 --checkpoint-every 250 --plot
@@ -35,8 +36,7 @@ def add(verbs: Verbs) -> None:
         "--bits",
         type=int,
         choices=(32, *range(8, 1, -1)),
-        default=8,
-        help="bits per stored weight; 32 is raw float32 (default: 8)",
+        help="rows of so many bits per weight, 32 is raw float32 (else weights on a grid)",
     )
     parser.add_argument(
         "--policy",

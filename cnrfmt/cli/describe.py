@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 from cnrfmt.errors import DamagedError, UnsupportedError, VersionExpiredError
-from cnrfmt.format.encoding import CastLayout, CodebookLayout, Layout, LogLayout, RawLayout
+from cnrfmt.format.encoding import (
+    CastLayout,
+    CodebookLayout,
+    GridLayout,
+    IntegerLayout,
+    Layout,
+    LogLayout,
+    RawLayout,
+)
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, parse_manifest
 from cnrfmt.format.schema import ColumnSchema
-from cnrfmt.format.toc import DenseEntry, Part, TableEntry
+from cnrfmt.format.toc import DenseEntry, Part, TableEntry, Toc
 from cnrfmt.reader import Checkpoint
 from cnrfmt.sizes import plain_bytes, sizes, sizes_of_segment
 from cnrfmt.storage.base import DirectoryFacts, manifest_place
@@ -25,8 +33,11 @@ def layout_words(layout: Layout, method: str | None) -> str:
         return f"raw {layout.dtype}"
     if isinstance(layout, CastLayout):
         return layout.stored
-    if isinstance(layout, LogLayout):
-        return f"log {layout.bits}-bit"
+    if isinstance(layout, IntegerLayout):
+        grid = f"log {layout.bits}-bit" if isinstance(layout, LogLayout) else f"grid of 2^{layout.floor}"
+        bits = f", {layout.bits}-bit" if isinstance(layout, GridLayout) and layout.bits is not None else ""
+        payload = f", {layout.payload}" if layout.is_grouped else bits
+        return grid + (" residual" if layout.is_residual else "") + payload
     if isinstance(layout, CodebookLayout):
         return f"kmeans {layout.bits}-bit" + ("" if layout.block is None else f", {layout.block} rows a codebook")
     group = "" if layout.group is None else f", groups of {layout.group}"
@@ -35,7 +46,10 @@ def layout_words(layout: Layout, method: str | None) -> str:
 
 def parameter_words(scheme: Json) -> str:
     """The parameters of a method, in words; empty where it has none."""
+    step = scheme["step"] or {}
     words = [
+        f"step {step['size']:g}" if step else "",
+        f"by {step['column']} around {step['reference']:.3g}" if step.get("column") else "",
         f"{scheme['num_bins']} bins" if scheme["num_bins"] is not None else "",
         f"ratio {scheme['ratio']:g}" if scheme["ratio"] is not None else "",
         f"{scheme['starts']} starts" if scheme["starts"] is not None else "",
@@ -47,7 +61,7 @@ def parameter_words(scheme: Json) -> str:
 def table(ck: Checkpoint, found: Table) -> Json:
     """A table: kind, shape, and how each column is stored over the chain."""
     entries = [
-        entry
+        (segment.toc, entry)
         for segment in ck.view.segments.values()
         if (entry := segment.toc.by_table.get(found.schema.table_id)) is not None
     ]
@@ -61,7 +75,7 @@ def table(ck: Checkpoint, found: Table) -> Json:
     }
 
 
-def _column(column: ColumnSchema, found: Table, entries: list[TableEntry]) -> Json:
+def _column(column: ColumnSchema, found: Table, entries: list[tuple[Toc, TableEntry]]) -> Json:
     stored = _stored(entries, column.name)
     return {
         "name": column.name,
@@ -74,43 +88,65 @@ def _column(column: ColumnSchema, found: Table, entries: list[TableEntry]) -> Js
     }
 
 
-def _stored(entries: list[TableEntry], column: str) -> list[Json]:
+class _Member(NamedTuple):
+    """A part among those that are stored alike."""
+
+    toc: Toc
+    entry: TableEntry
+    part: Part
+    exact: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.entry.row_sets[self.part.rows].count
+
+    @property
+    def nbytes(self) -> int:
+        """What they are stored in, with what they share."""
+        sections = (self.part.section, self.part.codebooks)
+        return sum(self.toc.sections[section][1] for section in sections if section is not None)
+
+
+def _stored(entries: list[tuple[Toc, TableEntry]], column: str) -> list[Json]:
     """How the parts of a column are stored: those that are stored alike, taken together.
 
     `rows` counts a row for each segment that writes it; `exact_rows` are those of them that stand in exception parts.
-    Errors are relative l2 errors of the other rows: their mean, and the greatest.
+    `bits_per_value` is what a value takes, exceptions and row indexes aside. Errors are relative l2 errors of the other
+    rows: their mean, and the greatest.
     """
     groups: dict[str, Json] = {}
-    members: dict[str, list[tuple[TableEntry, Part, int]]] = {}
-    for entry in entries:
+    members: dict[str, list[_Member]] = {}
+    for toc, entry in entries:
         exact = {p.exceptions_of: entry.row_sets[p.rows].count for p in entry.parts if p.exceptions_of is not None}
         for number, part in enumerate(entry.parts):
             if part.column == column and part.exceptions_of is None:
                 group = _group_of(part)
                 key = json.dumps(group)
                 groups[key] = group
-                members.setdefault(key, []).append((entry, part, exact.get(number, 0)))
+                members.setdefault(key, []).append(_Member(toc, entry, part, exact.get(number, 0)))
     return [group | _totals(members[key]) for key, group in groups.items()]
 
 
 def _group_of(part: Part) -> Json:
-    scheme = None if part.scheme is None else dict(vars(part.scheme))
+    scheme = None if part.scheme is None else asdict(part.scheme)
     # Each part of logarithmic codes has a base and a shift of its own, where its values are.
     encoding = {name: value for name, value in part.layout.to_json().items() if name not in ("base", "shift")}
     words = layout_words(part.layout, None if part.scheme is None else part.scheme.method)
     return {"words": words, "encoding": encoding, "scheme": scheme}
 
 
-def _totals(members: list[tuple[TableEntry, Part, int]]) -> Json:
+def _totals(members: list[_Member]) -> Json:
     # Parts that divide the elements of a row among them hold it together.
-    rows = {(id(entry), part.rows): entry.row_sets[part.rows].count for entry, part, _ in members}
-    held = [entry.row_sets[part.rows].count - exact for entry, part, exact in members]
-    total = sum(n * part.errors.mean for n, (_, part, _) in zip(held, members, strict=True))
+    rows = {(id(m.entry), m.part.rows): m.rows for m in members}
+    held = [m.rows - m.exact for m in members]
+    total = sum(n * m.part.errors.mean for n, m in zip(held, members, strict=True))
     return {
         "rows": sum(rows.values()),
-        "exact_rows": sum(exact for _, _, exact in members),
+        "exact_rows": sum(m.exact for m in members),
+        "bits_per_value": 8 * sum(m.nbytes for m in members) / sum(m.rows * m.part.width for m in members),
         "mean_error": total / max(1, sum(held)),
-        "max_error": max(part.errors.worst for _, part, _ in members),
+        "max_error": max(m.part.errors.worst for m in members),
     }
 
 

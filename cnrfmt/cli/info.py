@@ -160,6 +160,7 @@ def write_errors(tables: list[dict[str, Any]]) -> None:
                             group["words"] + (f" ({parameters})" if parameters else ""),
                             f"{group['rows']:,}",
                             f"{group['exact_rows']:,}",
+                            f"{group['bits_per_value']:.2f}",
                             output.number(group["mean_error"]),
                             output.number(group["max_error"]),
                         ]
@@ -167,9 +168,10 @@ def write_errors(tables: list[dict[str, Any]]) -> None:
     if not rows:
         return
     _heading("quantised columns")
-    header = ["COLUMN", "STORED AS", "ROWS", "EXACT", "MEAN ERROR", "MAX ERROR"]
+    header = ["COLUMN", "STORED AS", "ROWS", "EXACT", "BITS", "MEAN ERROR", "MAX ERROR"]
     output.write_table(header, rows, right=set(header[2:]), indent=2)
     output.write("  ROWS as all segments of the chain wrote them, EXACT those of them stored as they were given;")
+    output.write("  BITS that a value takes, with all that goes with the codes but row indexes;")
     output.write("  relative l2 errors of the others: the norm of what changed in a row, over the row's norm")
 
 

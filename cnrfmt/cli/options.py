@@ -21,6 +21,7 @@ _OPTION_OF = {
     "source_format=": "--from",
     "target_format=": "--to",
     "quantize={name: None, ...}": "--quantize NAME=raw",
+    "encoding={name: None, ...}": "--encoding NAME=raw",
     "last is": "--keep is",
     "every_steps is": "--every-steps is",
     "every_minutes is": "--every-minutes is",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cnrfmt
 from cnrfmt.cli import exits, output, quantization
 from cnrfmt.cli.options import Verbs, add_threads, add_verb
+from cnrfmt.encodings.grid import Grid, c_for
+from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ def add(verbs: Verbs) -> None:
         cnrfmt plan run7 --touched 26% --expected-restores 3
         cnrfmt plan --table user:1000000x64:accumulator --touched 0.1 --bits 4
         cnrfmt plan --table user:10000000x32 --lookups 5000000 --policy full
+        cnrfmt plan --table user:1000000x64:accumulator --touched 26% --encoding grid --expected-restores 3
         """,
     )
     parser.add_argument("path", metavar="PATH", nargs="?", help="a container whose tables are taken")
@@ -62,7 +67,15 @@ def add(verbs: Verbs) -> None:
         help="by how much the rates of 8 classes of rows differ (with --touched 3, else 1: one class)",
     )
     parser.add_argument(
-        "--policy", default="intermittent", metavar="NAME", help="full, one-shot, consecutive or intermittent (default)"
+        "--policy",
+        metavar="NAME",
+        help="full, one-shot, consecutive (default with --encoding grid) or intermittent (default without)",
+    )
+    parser.add_argument(
+        "--encoding",
+        choices=("rowwise", "grid"),
+        default="rowwise",
+        help="rows with parameters of their own (default), or integers in steps by the restores expected",
     )
     parser.add_argument("--bits", metavar="N", help="2, 3, 4, 8 or raw (else by the restores expected; else raw)")
     parser.add_argument("--expected-restores", type=float, metavar="N", help="in the whole run")
@@ -93,12 +106,14 @@ def _run(args: argparse.Namespace) -> int:
     tables, dense = _tables(args)
     traffic = _traffic(args)
     bits, why = _bits(args)
-    quantize = quantization.choices_of(args.quantize)
+    quantize: Choices = quantization.choices_of(args.quantize)
+    if args.encoding == "grid":
+        quantize = _grid(args)
     rates, measured = _rates(args, tables, bits, quantize)
     plan = plan_checkpoints(
         tables,
         traffic,
-        policy=args.policy,
+        policy=args.policy or ("consecutive" if args.encoding == "grid" else "intermittent"),
         bits=bits,
         quantize=quantize,
         dense_bytes=dense if args.dense_bytes is None else args.dense_bytes,
@@ -107,7 +122,7 @@ def _run(args: argparse.Namespace) -> int:
         keep=args.keep,
         rates=rates,
     )
-    assumed = _assumed(args, traffic, why, rates, measured)
+    assumed = _assumed(args, traffic, why, quantize, rates, measured)
     if args.json:
         output.write_json(_facts(plan, rates, measured, assumed))
     else:
@@ -183,10 +198,26 @@ def _bits(args: argparse.Namespace) -> tuple[int, str]:
         return legal[args.bits], ""
     if not any(given):
         return 32, ""
-    expected = args.expected_restores
-    if expected is None:
-        expected = bits.expected_restores(args.failure_rate, args.run_hours)
+    expected = _expected(args)
+    assert expected is not None
     return bits.bits_for(expected), f" for {expected:.3g} restores expected"
+
+
+def _expected(args: argparse.Namespace) -> float | None:
+    """The restores expected; None where nothing is said."""
+    from cnrfmt.checkpointing import bits
+
+    if args.failure_rate is None:
+        return None if args.expected_restores is None else float(args.expected_restores)
+    return bits.expected_restores(args.failure_rate, args.run_hours)
+
+
+def _grid(args: argparse.Namespace) -> Grid:
+    """The grid of the run: bytes don't depend on its learning rate."""
+    if args.bits is not None or args.quantize is not None:
+        raise UsageError("--bits and --quantize are for rows; --encoding grid goes without, or say --quantize grid:...")
+    expected = _expected(args)
+    return Grid(learning_rate=1.0, c=c_for(math.inf if expected is None else expected))
 
 
 def _rates(
@@ -216,20 +247,27 @@ def _rates(
 
 
 def _assumed(
-    args: argparse.Namespace, traffic: Traffic, why: str, rates: Rates, measured: Sequence[str]
+    args: argparse.Namespace, traffic: Traffic, why: str, quantize: Choices, rates: Rates, measured: Sequence[str]
 ) -> list[str]:
+    from cnrfmt.checkpointing.costs import typical
+
     speeds = ", ".join(
         f"{key} {value / 1e6:,.0f} MB/s ({'measured just now' if key in measured else 'given'})"
         for key, value in vars(rates).items()
     )
     bits = f"bits: {_bits(args)[0]}{why}" if _bits(args)[0] != 32 else "bits: raw, but for what --quantize names"
+    choices = quantize.values() if isinstance(quantize, Mapping) else [quantize]
+    grids = [choice for choice in choices if isinstance(choice, Grid) and choice.learning_rate is not None]
+    if args.encoding == "grid":
+        bits = f"on a grid, in steps{why or ' for any number of restores'}"
     return [
         traffic.words(),
         f"{bits}; {output.plural(args.keep, 'version')} kept readable, in a directory",
+        *dict.fromkeys(typical.words(grid.size / (grid.learning_rate or 1)) for grid in grids),
         "changed rows lie scattered over their table, and keys over all of int64: row ids in order take less",
         f"rates of all threads on this machine: {speeds}",
-        "encode and gather: bytes in memory of rows that are encoded, one behind the other and from all over;",
-        "  a save stalls training until its rows are encoded, and is durable when they are written, too",
+        "encode and gather: bytes in memory of rows that are encoded, one behind the other and from all over; a save "
+        "stalls training until its rows are encoded, and is durable when they are written, too",
         "left out: rows that no encoding holds, merges, and what the file system adds",
     ]
 
@@ -269,17 +307,10 @@ def _facts(plan: CheckpointPlan, rates: Rates, measured: Sequence[str], assumed:
 
 def _write(plan: CheckpointPlan, assumed: list[str]) -> None:
     output.write(output.styled(f"{plan.policy}, {output.plural(len(plan.checkpoints), 'checkpoint')}", "bold"))
-    rows = []
-    costs = plan.costs
-    for number, (c, held, read) in enumerate(zip(plan.checkpoints, costs.held, costs.read, strict=True)):
-        if number >= _MOST_SHOWN:
-            break
-        rest = c.nbytes - c.sizes["weights"] - c.sizes["optimizer"] - c.sizes["ids"]
-        parts = [output.size(n) for n in (c.sizes["weights"], c.sizes["optimizer"], c.sizes["ids"], rest, c.nbytes)]
-        times = [_seconds(c.stall_seconds), _seconds(c.write_seconds)]
-        rows.append([number, c.kind, f"{c.rows:,}", *parts, output.size(held), output.size(read), *times])
-    header = ["", "KIND", "ROWS", "WEIGHTS", "OPTIMIZER", "IDS", "REST", "ALL", "KEPT", "RESTORE", "STALL", "WRITE"]
-    output.write_table(header, rows, right=set(header) - {"KIND"}, indent=2)
+    _write_costs(plan)
+    output.write("")
+    output.write(output.styled("what is written", "bold"))
+    _write_parts(plan)
     if len(plan.checkpoints) > _MOST_SHOWN:
         output.write(f"  and {len(plan.checkpoints) - _MOST_SHOWN} more (--json shows all)")
     output.write("")
@@ -287,7 +318,29 @@ def _write(plan: CheckpointPlan, assumed: list[str]) -> None:
     output.write("")
     output.write(output.styled("assumed", "bold"))
     for line in assumed:
-        output.write(f"  {output.clean(line)}")
+        for part in textwrap.wrap(output.clean(line), output.width() - 2, subsequent_indent="  "):
+            output.write(f"  {part}")
+
+
+def _write_costs(plan: CheckpointPlan) -> None:
+    """What each checkpoint takes: as wide as a terminal of 80 columns, like the other table."""
+    rows = []
+    checkpoints = list(zip(plan.checkpoints, plan.costs.held, plan.costs.read, strict=True))
+    for number, (c, held, read) in enumerate(checkpoints[:_MOST_SHOWN]):
+        sizes = [output.size(n) for n in (c.nbytes, held, read)]
+        rows.append([number, c.kind, f"{c.rows:,}", *sizes, _seconds(c.stall_seconds), _seconds(c.write_seconds)])
+    header = ["", "KIND", "ROWS", "WRITTEN", "KEPT", "RESTORE", "STALL", "WRITE"]
+    output.write_table(header, rows, right=set(header) - {"KIND"}, indent=2)
+
+
+def _write_parts(plan: CheckpointPlan) -> None:
+    """What the bytes of each checkpoint are."""
+    rows = []
+    for number, c in enumerate(plan.checkpoints[:_MOST_SHOWN]):
+        named = [c.sizes["weights"], c.sizes["optimizer"], c.sizes["ids"]]
+        rows.append([number, *(output.size(n) for n in (*named, c.nbytes - sum(named), c.nbytes))])
+    header = ["", "WEIGHTS", "OPTIMIZER", "IDS", "REST", "ALL"]
+    output.write_table(header, rows, right=header, indent=2)
 
 
 def _summary(plan: CheckpointPlan) -> list[tuple[str, object]]:
@@ -296,7 +349,7 @@ def _summary(plan: CheckpointPlan) -> list[tuple[str, object]]:
     fewer = output.times_smaller(plain, average)
     found: list[tuple[str, object]] = [
         ("one full checkpoint", f"{output.size(plain)} as plain arrays, {output.size(costs.written[0])} as stored"),
-        ("written on average", f"{output.size(average)} a checkpoint, {fewer} than plain arrays each time"),
+        ("written on average", f"{output.size(average)} a checkpoint, {fewer} than plain arrays"),
         ("bandwidth", f"{output.size(round(plan.bandwidth))}/s on average"),
         ("storage", f"{output.size(round(costs.average_held))} on average, {output.size(costs.peak_held)} at most"),
         ("", f"{output.size(costs.peak)} at most while a checkpoint is written"),

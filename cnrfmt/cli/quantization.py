@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, get_args
 
+from cnrfmt.encodings.grid import Grid
 from cnrfmt.encodings.quantize import Method, Placement, Quantize
 from cnrfmt.errors import UsageError
 
@@ -14,12 +15,13 @@ HELP = (
     "how float32 tables are stored: SPEC is BITS (2 to 8, auto or raw), then any of :METHOD, :LAYOUT and :KEY=VALUE, "
     "as in 8, 4:adaptive, 3:lsq:never_worse, 4:kmeans:block=64 or auto:restores=3; for all tables, or behind PATTERN= "
     "for those whose names match (as in a shell; the first pattern that matches counts); :column=NAME for a column of "
-    "theirs"
+    "theirs. Or it is grid:step=X, integers in steps that follow each row's activity, with any of "
+    ":KEY=VALUE of cnrfmt.Grid"
 )
 METAVAR = "SPEC"
 
 _RAW = ("raw", "32")
-_BITS = re.compile(r"(?:auto|raw|\d+)(?=:|$)")
+_BITS = re.compile(r"(?:auto|raw|grid|\d+)(?=:|$)")
 _METHODS, _LAYOUTS = get_args(Method), get_args(Placement)
 _WHOLE = ("group", "num_bins", "starts", "block", "restores")
 _FRACTIONS = ("ratio", "max_error", "mean_error")
@@ -27,13 +29,16 @@ _MAY_BE_AUTO = ("num_bins", "ratio")
 _FLAGS = ("never_worse",)
 _KEYS = tuple(f.name for f in fields(Quantize) if f.name not in ("bits", *_FLAGS))
 _COLUMN = "column"
+_GRID = "grid"
+_GRID_NUMBERS = ("learning_rate", "restores", "c", "step")
+_GRID_KEYS = tuple(f.name for f in fields(Grid))
 _BARE = f"{', '.join(_METHODS)} (methods), {', '.join(_LAYOUTS)} (layouts) or {', '.join(_FLAGS)}"
 _LEGAL = "2 to 8, auto or raw, alone or behind PATTERN=, such as 8, 4:adaptive or 'user*=3:lsq'"
 
 Key = str | tuple[str, str]
 
 
-def choices_of(words: Iterable[str] | None) -> dict[Key, Quantize | None] | None:
+def choices_of(words: Iterable[str] | None) -> dict[Key, Quantize | Grid | None] | None:
     """What `save` takes: patterns in the order given; what is for all tables is the pattern that matches all, last.
 
     Raises
@@ -41,8 +46,8 @@ def choices_of(words: Iterable[str] | None) -> dict[Key, Quantize | None] | None
     UsageError
         It names the word, and what is legal.
     """
-    found: dict[Key, Quantize | None] = {}
-    everything: dict[Key, Quantize | None] = {}
+    found: dict[Key, Quantize | Grid | None] = {}
+    everything: dict[Key, Quantize | Grid | None] = {}
     for word in words or ():
         pattern, spec = _divided(word)
         quantize, column = _parsed(spec, word)
@@ -65,6 +70,8 @@ def schemes_of(words: Iterable[str] | None) -> list[Quantize] | None:
             raise UsageError(f"--quantize {word}: with --dry-run all is tried on all; --tables chooses tables")
         if quantize is None:
             raise UsageError(f"--quantize {word}: raw rows are what everything else is compared with")
+        if isinstance(quantize, Grid):
+            raise UsageError(f"--quantize {word}: --dry-run tries rows one by one, and a grid is for all of a table")
         found.append(quantize)
     return found or None
 
@@ -79,9 +86,11 @@ def _divided(word: str) -> tuple[str | None, str]:
     raise UsageError(f"--quantize {word or repr(word)}: there are no bits in it; it takes {_LEGAL}")
 
 
-def _parsed(spec: str, word: str) -> tuple[Quantize | None, str | None]:
+def _parsed(spec: str, word: str) -> tuple[Quantize | Grid | None, str | None]:
     """What a word asks for without its pattern, and the column that it is for."""
     bits, *items = spec.split(":")
+    if bits == _GRID:
+        return _grid(items, word), None
     values: dict[str, Any] = {}
     for item in items:
         key, value = _item(item, word)
@@ -97,6 +106,24 @@ def _parsed(spec: str, word: str) -> tuple[Quantize | None, str | None]:
         return Quantize(bits if bits == "auto" else int(bits), **values), column  # type: ignore[arg-type]
     except UsageError as error:
         raise UsageError(f"--quantize {word}: {str(error).removeprefix('Quantize: ')}") from None
+
+
+def _grid(items: list[str], word: str) -> Grid:
+    values: dict[str, Any] = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if key not in _GRID_KEYS or not equals:
+            raise UsageError(f"--quantize {word}: {item!r} is no KEY=VALUE of a grid; keys: {', '.join(_GRID_KEYS)}")
+        if key in values:
+            raise UsageError(f"--quantize {word}: {key} twice")
+        try:
+            values[key] = float(value) if key in _GRID_NUMBERS else value
+        except ValueError:
+            raise UsageError(f"--quantize {word}: {key} is a number, found {value!r}") from None
+    try:
+        return Grid(**values)
+    except UsageError as error:
+        raise UsageError(f"--quantize {word}: {str(error).removeprefix('Grid: ')}") from None
 
 
 def _item(item: str, word: str) -> tuple[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +158,7 @@ def _write_column(column: ColumnTrial) -> None:
 def _stored(attempt: Attempt) -> str:
     scheme = attempt.recipe.scheme
     words = describe.layout_words(attempt.recipe.layout, None if scheme is None else scheme.method)
-    parameters = "" if scheme is None else describe.parameter_words(vars(scheme))
+    parameters = "" if scheme is None else describe.parameter_words(asdict(scheme))
     return words + (f" ({parameters})" if parameters else "")
 
 

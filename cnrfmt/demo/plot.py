@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from cnrfmt.arrays import Array
 from cnrfmt.demo.quality import TOP
-from cnrfmt.demo.store import PARTS, RAW_BITS
+from cnrfmt.demo.store import PARTS, words_of
 from cnrfmt.errors import UsageError
 
 _COLOURS = {
@@ -38,7 +38,7 @@ _WRITTEN = {
 }
 """What the checkpoints of each policy are."""
 
-_FULL, _OURS, _DEATH = "#c8c8c8", "#0072b2", "#d55e00"
+_FULL, _OURS, _DEATH, _BESIDE = "#c8c8c8", "#0072b2", "#d55e00", "#e69f00"
 
 
 def check_path(path: Path) -> None:
@@ -64,10 +64,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def _title(result: dict[str, Any]) -> str:
-    quality, bits = result["quality"], result["bits"]
-    stored = "raw float32 rows" if bits == RAW_BITS else f"{bits}-bit rows"
+    quality, stored = result["quality"], words_of(result["bits"])
     return (
-        f"{_WRITTEN[result['policy']].capitalize()}, as {stored}: {result['totals']['ratio']:.1f} times fewer bytes "
+        f"{_WRITTEN[result['policy']].capitalize()}, {stored}: {result['totals']['ratio']:.1f} times fewer bytes "
         "than full float32 saves.\n"
         f"recall@{TOP} of the killed and restored run: {quality['interrupted']['recall']:.2%}, "
         f"of the uninterrupted one: {quality['uninterrupted']['recall']:.2%}"
@@ -136,6 +135,9 @@ def _draw_total(axes: Axes, result: dict[str, Any]) -> None:
         "fontsize": 10,
         "fontweight": "bold",
     }
+    for run in result["beside"]:
+        other = np.cumsum(_written(run))
+        axes.plot(x, other, color=_BESIDE, marker=".", label=f"written, {words_of(run['bits'])}")
     axes.annotate(f"{full[-1]:.1f} MB", (x[-1], full[-1]), (-10, 0), **words)
     text = f"{ours[-1]:.1f} MB: {full[-1] / ours[-1]:.1f} times less"
     axes.annotate(text, (x[-1], ours[-1]), (-2, 8), color=_OURS, **words)
@@ -144,21 +146,18 @@ def _draw_total(axes: Axes, result: dict[str, Any]) -> None:
 
 def _draw_recall(axes: Axes, result: dict[str, Any]) -> None:
     quality = result["quality"]
+    killed = [result, *result["beside"]]
     names = [
         "what everybody\nbuys most",
         "what the user\nbought most",
         "the model,\nuninterrupted",
-        "the model,\nkilled and restored",
+        *(f"killed and restored,\n{words_of(run['bits'])}" for run in killed),
     ]
-    values = [
-        quality["popularity_recall"],
-        quality["favourites_recall"],
-        quality["uninterrupted"]["recall"],
-        quality["interrupted"]["recall"],
-    ]
-    losses = [f"\nlog-loss {quality[run]['log_loss']:.5f}" for run in ("uninterrupted", "interrupted")]
-    colours = [_FULL, _FULL, "#666666", _OURS]
-    bars = axes.barh(names, [100 * value for value in values], color=colours)
+    models = [quality["uninterrupted"], *(run["quality"]["interrupted"] for run in killed)]
+    values = [quality["popularity_recall"], quality["favourites_recall"], *(found["recall"] for found in models)]
+    losses = [f"\nlog-loss {found['log_loss']:.5f}" for found in models]
+    colours = [_FULL, _FULL, "#666666", _OURS, _BESIDE]
+    bars = axes.barh(names, [100 * value for value in values], color=colours[: len(names)])
     labels = [f"{v:.2%}{more}" for v, more in zip(values, ["", "", *losses], strict=True)]
     axes.bar_label(bars, labels, padding=4, fontsize=10, fontweight="bold")
     axes.invert_yaxis()

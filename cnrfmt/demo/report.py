@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cnrfmt.demo.orders import Dataset
 from cnrfmt.demo.quality import TOP
-from cnrfmt.demo.store import RAW_BITS, Store
+from cnrfmt.demo.store import Store, words_of
 
 # Narrow enough for a terminal of 80 columns.
-_HEADER = "ver orders touched    %  rows  ids optim other total  full  less write stall"
+_HEADER = "ver orders written    %  rows  ids optim other total  full  less write stall"
 _UNITS = "                   rows      kB   kB    kB    kB    kB    kB          ms    ms"
 
 
@@ -49,12 +49,13 @@ class Screen:
 
     def plan(self, store: Store, every: int, die_at: int, seconds: float) -> None:
         """What will be done."""
-        stored = "raw float32" if store.bits == RAW_BITS else f"{store.bits} bits per weight"
         self._print(f"training and checkpointing compiled, or loaded, in {seconds:.1f} s")
         self._print(
-            f"two runs side by side: one without interruption, and one that checkpoints to {store.path} "
-            f"every {every:,} orders (policy {store.policy}, {stored}), and is killed at order {die_at:,}"
+            f"runs side by side: one without interruption, and one that checkpoints to {store.path} every {every:,} "
+            f"orders (policy {store.policy}, weights {words_of(store.bits)}), and is killed at order {die_at:,}"
         )
+        if store.bits is None:
+            self._print("beside that one, another is killed that stores rows as Check-N-Run does")
         self._print()
         self._print(_HEADER, "bold")
         self._print(_UNITS, "dim")
@@ -122,25 +123,34 @@ class Screen:
             f"{seconds['uninterrupted_training']:.2f} s of training"
         )
         self._print()
-        self._print(f"{'':34}recall@{TOP}   log-loss", "bold")
-        self._print(f"{'what everybody buys most':34}{quality['popularity_recall']:9.2%}")
-        self._print(f"{'what the user bought most':34}{quality['favourites_recall']:9.2%}")
-        for name, label in (
-            ("uninterrupted", "the model, uninterrupted"),
-            ("interrupted", "the model, killed and restored"),
-        ):
-            run = quality[name]
-            self._print(f"{label:34}{run['recall']:9.2%}  {run['log_loss']:9.5f}", "bold")
-        recall, loss = quality["recall_difference"], quality["log_loss_difference"]
-        self._print(f"{'difference, and its standard error':34}{recall['value'] * 100:+9.2f}  {loss['relative']:+9.3%}")
-        errors = f"±{recall['standard_error'] * 100:.2f}", f"±{loss['standard_error']:.3%}"
-        self._print(f"{'':34}{errors[0]:>9}  {errors[1]:>9}")
+        self._print(f"{'':38}recall@{TOP}   log-loss   written    less", "bold")
+        for name, label in (("popularity", "what everybody buys most"), ("favourites", "what the user bought most")):
+            self._print(f"{label:38}{quality[f'{name}_recall']:9.2%}")
+        whole = quality["uninterrupted"]
+        self._print(f"{'the model, uninterrupted':38}{whole['recall']:9.2%}  {whole['log_loss']:9.5f}", "bold")
+        for run in (result, *result["beside"]):
+            self._killed(run)
         self._print()
         if "plot" in result:
             self._print(f"drawn in {result['plot']}")
         self._print(f"{seconds['total']:.1f} s in all. The container stays; try on it:")
         for command in (f"info {path}", f"rows {path} product 0:5", f"verify {path}"):
             self._print(f"    cnrfmt {command}", "cyan")
+
+    def _killed(self, run: dict[str, Any]) -> None:
+        """What became of a run that was killed, and what its checkpoints took."""
+        totals, quality = run["totals"], run["quality"]
+        found, label = quality["interrupted"], f"killed and restored, {words_of(run['bits'])}"
+        self._print(
+            f"{label:38}{found['recall']:9.2%}  {found['log_loss']:9.5f}"
+            f"{totals['bytes'] / 1e6:7.2f} MB{totals['ratio']:7.1f}x",
+            "bold",
+        )
+        recall, loss = quality["recall_difference"], quality["log_loss_difference"]
+        label, points = "  difference, and its standard error", 100 * recall["value"]
+        self._print(f"{label:38}{points:+9.2f}  {loss['relative']:+9.3%}")
+        errors = f"±{recall['standard_error'] * 100:.2f}", f"±{loss['standard_error']:.3%}"
+        self._print(f"{'':38}{errors[0]:>9}  {errors[1]:>9}")
 
 
 def _short(number: float, width: int) -> str:

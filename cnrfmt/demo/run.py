@@ -1,4 +1,4 @@
-"""The demo itself: two runs side by side, one of which dies, and what became of them."""
+"""The demo itself: runs side by side, some of which die, and what became of them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cnrfmt.checkpointing.bits import bits_for
 from cnrfmt.demo import quality, trainer
 from cnrfmt.demo.model import Model
 from cnrfmt.demo.orders import Dataset, load_orders
 from cnrfmt.demo.quality import Quality
 from cnrfmt.demo.report import Screen
-from cnrfmt.demo.store import Store, is_demo
+from cnrfmt.demo.store import RESTORES, Store, is_demo
 from cnrfmt.errors import CnrError, UsageError
 
 MAX_CHECKPOINTS = 200
@@ -32,7 +35,7 @@ MAX_CHECKPOINTS = 200
 def run_demo(
     path: str | os.PathLike[str] = "demo.cnr",
     *,
-    bits: int = 8,
+    bits: int | None = None,
     policy: str = "consecutive",
     checkpoint_every: int = 500,
     seed: int = 0,
@@ -41,16 +44,18 @@ def run_demo(
     threads: int | None = None,
     users: int | None = None,
 ) -> dict[str, Any]:
-    """Trains on real orders twice, once killed half-way and restored, and compares.
+    """Trains on real orders without interruption, and killed half-way and restored; and compares.
 
-    Leaves the container behind. Takes some 20 seconds on two cores.
+    Leaves the container behind. Takes some 30 seconds on two cores.
 
     Parameters
     ----------
     path
         The container to write, a single file. One that an earlier demo left there is overwritten.
     bits
-        Bits per element of the stored weights: what `Quantize` takes, or 32 for raw float32.
+        Bits per element of the stored weights: what `Quantize` takes, or 32 for raw float32. None: weights are on a
+        grid, and beside that run there is another one that is killed, with rows of as many bits as Check-N-Run has them
+        for as many restores.
     policy
         What a checkpoint writes: a policy's name, as `CheckpointManager` takes it. With ``full``, and in time with
         ``intermittent``, the file is written anew and has the versions since then.
@@ -95,19 +100,35 @@ def run_demo(
     loaded = time.perf_counter()
     screen.data(data)
     # Here, before the trainer starts, which then finds the machine code in the cache.
-    trainer.rehearse(store, data, checkpoint_every)
+    for one in (store, *_stores_beside(store)):
+        trainer.rehearse(one, data, checkpoint_every)
     compiled = time.perf_counter()
     screen.plan(store, checkpoint_every, die_at, compiled - loaded)
     _remove_earlier(store.path)
-    with ThreadPoolExecutor(1, "uninterrupted") as other, screen.progress(orders) as bars:
-        reference = other.submit(_uninterrupted, data, seed, bars.uninterrupted)
-        interrupted = _interrupted(store, screen, bars.interrupted, checkpoint_every, seed, users, die_at)
+    run = partial(_interrupted, every=checkpoint_every, seed=seed, users=users, die_at=die_at)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(2, "beside") as others,
+        screen.progress(orders) as bars,
+    ):
+        reference = others.submit(_uninterrupted, data, seed, bars.uninterrupted)
+        stores = [replace(one, path=Path(folder) / "beside.cnr") for one in _stores_beside(store)]
+        beside = [(one, others.submit(run, one, None, lambda order: None)) for one in stores]
+        interrupted = run(store, screen, bars.interrupted)
         uninterrupted, training_seconds = reference.result()
+        compared = [
+            {
+                "bits": one.bits,
+                "checkpoints": found.result().checkpoints,
+                "totals": _totals(found.result().checkpoints, one.path),
+                "quality": _compare(data, uninterrupted, found.result().quality),
+            }
+            for one, found in beside
+        ]
     checkpoints = interrupted.checkpoints
-    written = sum(sum(c["bytes"].values()) for c in checkpoints)
-    full = sum(c["full_bytes"] for c in checkpoints)
     result: dict[str, Any] = {
         "path": str(store.path),
+        "encoding": "grid" if bits is None else "rowwise",
         "bits": bits,
         "policy": policy,
         "checkpoint_every": checkpoint_every,
@@ -122,13 +143,9 @@ def run_demo(
         },
         "checkpoints": checkpoints,
         "death": interrupted.death,
-        "totals": {
-            "bytes": written,
-            "full_bytes": full,
-            "ratio": full / written,
-            "file_bytes": store.path.stat().st_size,
-        },
+        "totals": _totals(checkpoints, store.path),
         "quality": _compare(data, uninterrupted, interrupted.quality),
+        "beside": compared,
         "seconds": {
             "load": loaded - started,
             "compile": compiled - loaded,
@@ -145,6 +162,18 @@ def run_demo(
     if json:
         sys.stdout.write(json_module.dumps(result, indent=2) + "\n")
     return result
+
+
+def _stores_beside(store: Store) -> list[Store]:
+    """What a grid is compared with: rows of as many bits as go with the restores."""
+    return [replace(store, bits=bits_for(RESTORES))] if store.bits is None else []
+
+
+def _totals(checkpoints: list[dict[str, Any]], path: Path) -> dict[str, Any]:
+    """What all checkpoints of a container took."""
+    written = sum(sum(c["bytes"].values()) for c in checkpoints)
+    full = sum(c["full_bytes"] for c in checkpoints)
+    return {"bytes": written, "full_bytes": full, "ratio": full / written, "file_bytes": path.stat().st_size}
 
 
 def _check(store: Store, users: int | None) -> None:
@@ -196,16 +225,21 @@ class _Interrupted:
 
 def _interrupted(
     store: Store,
-    screen: Screen,
+    screen: Screen | None,
     progress: Callable[[int], None],
+    *,
     every: int,
     seed: int,
     users: int | None,
     die_at: int,
 ) -> _Interrupted:
-    """Trains in a process that kills itself, and then in one that goes on; gives what they told."""
+    """Trains in a process that kills itself, and then in one that goes on; gives what they told.
+
+    Without a screen nothing is shown of it.
+    """
     command = [sys.executable, "-m", "cnrfmt.demo.worker", str(store.path)]
-    command += [f"--bits={store.bits}", f"--policy={store.policy}", f"--every={every}", f"--seed={seed}"]
+    command += [f"--policy={store.policy}", f"--every={every}", f"--seed={seed}"]
+    command += [] if store.bits is None else [f"--bits={store.bits}"]
     command += [] if store.threads is None else [f"--threads={store.threads}"]
     command += [] if users is None else [f"--users={users}"]
     checkpoints: list[dict[str, Any]] = []
@@ -221,17 +255,20 @@ def _interrupted(
                 progress(told["order"])
             elif told["event"] == "checkpoint":
                 checkpoints.append({key: told[key] for key in told if key != "event"})
-                screen.checkpoint(told)
+                if screen is not None:
+                    screen.checkpoint(told)
             elif told["event"] == "restored":
                 death["restored_version"], death["restored_order"] = told["version"], told["order"]
                 death["restore_seconds"] = told["seconds"]
                 death["lost_orders"] = die_at - told["order"]
-                screen.restored(death)
+                if screen is not None:
+                    screen.restored(death)
         return {**told, "code": process.wait()}
 
     with _process([*command, f"--die-at={die_at}"]) as process:
         _expect(listen(process), "dying", -signal.SIGKILL)
-    screen.died(death)
+    if screen is not None:
+        screen.died(death)
     with _process(command) as process:
         last = listen(process)
     _expect(last, "finished", 0)

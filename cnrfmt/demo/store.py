@@ -9,10 +9,15 @@ from typing import Any
 import cnrfmt
 from cnrfmt import sizes
 from cnrfmt.checkpointing.events import Listener
+from cnrfmt.demo.model import SETTINGS
+from cnrfmt.format.schema import WEIGHT
+from cnrfmt.format.toc import TableEntry
 
 MADE_BY = {"made_by": "cnrfmt demo"}
 """The user metadata of the demo's containers: what may be overwritten by the next demo."""
 RAW_BITS = 32
+RESTORES = 1
+"""How often the run goes on from a checkpoint: it is killed once."""
 PARTS = ("rows", "ids", "optimizer", "dense", "metadata")
 
 
@@ -20,21 +25,29 @@ PARTS = ("rows", "ids", "optimizer", "dense", "metadata")
 class Store:
     """A single file, and how the trainer's checkpoints are written to it.
 
-    `bits` per element of the tables' weights; 32 for raw float32. Up to 4 bits scale and bias come from the greedy
-    search of Check-N-Run; accumulators are then 12-bit logarithmic codes. `policy` is the name of a manager's.
+    Without `bits`, weights are integers on a grid whose steps follow from the learning rate. With `bits`, each row has
+    so many per element, 32 for raw float32; up to 4, scale and bias come from the greedy search of Check-N-Run.
+    Accumulators are 12-bit logarithmic codes unless rows are raw. `policy` is the name of a manager's.
     """
 
     path: Path
-    bits: int = 8
+    bits: int | None = None
     policy: str = "consecutive"
     threads: int | None = None
 
     def manager(self, on_event: Listener | None = None) -> cnrfmt.CheckpointManager:
         """A manager of the file; raises `UsageError` for settings that there aren't."""
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"bits": self.bits}
+        if self.bits is None:
+            options = {"encoding": "grid", "learning_rate": float(SETTINGS.rate), "expected_restores": RESTORES}
         if self.threads is not None:
-            options = {"threads": self.threads, "save_threads": self.threads}
-        return cnrfmt.CheckpointManager(self.path, policy=self.policy, bits=self.bits, on_event=on_event, **options)
+            options |= {"threads": self.threads, "save_threads": self.threads}
+        return cnrfmt.CheckpointManager(self.path, policy=self.policy, on_event=on_event, **options)
+
+
+def words_of(bits: int | None) -> str:
+    """How weights are stored, as the bits of a `Store` say it."""
+    return {None: "on a grid", RAW_BITS: "in raw float32"}.get(bits, f"in rows of {bits} bits")
 
 
 def written(path: Path, version: int) -> dict[str, dict[str, int]]:
@@ -62,11 +75,14 @@ def _rows(ck: cnrfmt.Checkpoint) -> dict[str, int]:
     """How many rows of each table the newest segment of a version has."""
     found = ck.view.segments[ck.manifest.chain[-1].segment].toc.by_table
     entries = {table.name: found.get(table.table_id) for table in ck.manifest.tables}
-    # The rows of an exception part are among those of its main part.
-    return {
-        name: 0 if entry is None else max((entry.row_sets[part.rows].count for part in entry.parts), default=0)
-        for name, entry in entries.items()
-    }
+
+    def count(entry: TableEntry | None) -> int:
+        # The rows of an exception part are among those of its main part.
+        parts = () if entry is None else entry.parts
+        used = {part.rows for part in parts if part.column == WEIGHT and part.exceptions_of is None}
+        return 0 if entry is None else sum(entry.row_sets[rows].count for rows in used)
+
+    return {name: count(entry) for name, entry in entries.items()}
 
 
 def is_demo(path: Path) -> bool:

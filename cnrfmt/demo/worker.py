@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Trains as the arguments say, from the newest checkpoint if there is one."""
     parser = argparse.ArgumentParser(prog="cnrfmt.demo.worker")
     parser.add_argument("path", type=Path)
-    parser.add_argument("--bits", type=int, required=True)
+    parser.add_argument("--bits", type=int)
     parser.add_argument("--policy", default=Store.policy)
     parser.add_argument("--every", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)

@@ -11,7 +11,8 @@ import numpy as np
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings.checks import Flags, zero_rows
-from cnrfmt.format.encoding import CastLayout, CodebookLayout, Layout, LogLayout, RawLayout
+from cnrfmt.errors import UsageError
+from cnrfmt.format.encoding import CastLayout, CodebookLayout, GridLayout, Layout, LogLayout, RawLayout
 from cnrfmt.format.scheme import Scheme
 
 _KEPT = 1024
@@ -103,13 +104,21 @@ class Encoder(Protocol):
 # Bounded, since each part of logarithmic codes has a layout of its own.
 @lru_cache(maxsize=_KEPT)
 def coder(layout: Layout) -> Coder:
-    """What decodes rows that are stored under this layout."""
+    """What decodes rows that are stored under this layout to values.
+
+    Raises `UsageError` for residual parts, and those in groups: their integers are decoded by an `IntegerCoder`.
+    """
     from cnrfmt.encodings.cast import CastCoder
     from cnrfmt.encodings.codebook import CodebookCoder
+    from cnrfmt.encodings.fixed_grid import FixedGridCoder
     from cnrfmt.encodings.log import LogCoder
     from cnrfmt.encodings.raw import RawCoder
     from cnrfmt.encodings.rowwise import RowwiseCoder
 
+    if layout.is_residual or layout.is_grouped:
+        raise UsageError(f"rows under {layout} have no values of their own, or aren't stored one by one")
+    if isinstance(layout, GridLayout):
+        return FixedGridCoder(layout)
     if isinstance(layout, RawLayout):
         return RawCoder(layout)
     if isinstance(layout, CastLayout):
@@ -123,7 +132,7 @@ def coder(layout: Layout) -> Coder:
 
 @lru_cache(maxsize=_KEPT)
 def encoder(recipe: Recipe) -> Encoder:
-    """What encodes rows as this recipe says."""
+    """What encodes rows as this recipe says; raises `UsageError` for grids and for parts in groups."""
     from cnrfmt.encodings.cast import CastEncoder
     from cnrfmt.encodings.codebook import CodebookEncoder
     from cnrfmt.encodings.log import LogEncoder
@@ -131,6 +140,8 @@ def encoder(recipe: Recipe) -> Encoder:
     from cnrfmt.encodings.rowwise_encoder import RowwiseEncoder
 
     layout, scheme = recipe
+    if isinstance(layout, GridLayout) or layout.is_grouped:
+        raise UsageError(f"rows under {layout} are encoded together, as sections of integers")
     if isinstance(layout, RawLayout):
         return RawEncoder(layout)
     assert scheme is not None

@@ -10,8 +10,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from cnrfmt.encodings.grid import Grid, GridPlan
 from cnrfmt.errors import UsageError
-from cnrfmt.format.encoding import MAX_GROUP, CodebookLayout, Layout, RowwiseLayout, is_legal
+from cnrfmt.format.encoding import MAX_GROUP, CodebookLayout, Layout, RowwiseLayout
+from cnrfmt.format.legality import is_legal
 from cnrfmt.format.schema import WEIGHT, ColumnSchema
 from cnrfmt.format.scheme import MAX_SEARCH, Scheme, methods_of
 
@@ -238,8 +240,10 @@ _TABLE = (
 )
 
 
-Choices = Quantize | Mapping[Any, Quantize | None] | None
-"""One `Quantize` for all, None for raw, or a dict of patterns, of table names or of pairs of table and column."""
+Choice = Quantize | Grid | GridPlan
+"""How a table is stored that isn't raw; a `GridPlan` goes on as a baseline began."""
+Choices = Choice | Mapping[Any, Choice | None] | None
+"""One choice for all, None for raw, or a dict of patterns, of table names or of pairs of table and column."""
 
 
 def check_patterns(quantize: Any, columns: Mapping[str, Iterable[str]]) -> None:
@@ -285,7 +289,7 @@ def is_meant(column: ColumnSchema) -> bool:
     return column.name == WEIGHT or column.per_row
 
 
-def choice_for(quantize: Any, table: str, column: str) -> tuple[Quantize | None, bool]:
+def choice_for(quantize: Any, table: str, column: str) -> tuple[Choice | None, bool]:
     """What `quantize` says of a column, and whether it names the column itself.
 
     A pair of names goes before a table's name, a name before a pattern, and the first of several patterns that match.
@@ -308,11 +312,13 @@ def choice_for(quantize: Any, table: str, column: str) -> tuple[Quantize | None,
         if ranked:
             whole, _, _, found = min(ranked, key=lambda item: item[:3])
             named = not whole
-    if found is not None and not isinstance(found, Quantize):
+    if found is not None and not isinstance(found, Quantize | Grid | GridPlan):
         raise UsageError(
-            "quantize must be a Quantize, None or a dict of patterns (of table names, or of pairs of table and column "
-            f"names) to these, found {found!r}"
+            "quantize must be a Quantize, a Grid, None or a dict of patterns (of table names, or of pairs of table and "
+            f"column names) to these, found {found!r}"
         )
+    if named and isinstance(found, Grid | GridPlan):
+        raise UsageError(f"quantize: a Grid is for a table, not for the column {column!r} of {table!r} alone")
     return found, named
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -9,10 +10,11 @@ import numpy as np
 
 from cnrfmt.arrays import Array, Ids
 from cnrfmt.encodings.base import Encoded, Recipe, encoder
+from cnrfmt.encodings.grid import Grid, GridPlan, plan_grid
 from cnrfmt.encodings.quantize import Choices, Quantize, choice_for, is_meant
 from cnrfmt.errors import UsageError
-from cnrfmt.format.encoding import CastLayout, LogLayout, RawLayout
-from cnrfmt.format.schema import WEIGHT, ColumnSchema
+from cnrfmt.format.encoding import CastLayout, GridLayout, LogLayout, RawLayout
+from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.format.scheme import Scheme
 
 _SHARE = 1e-5
@@ -38,6 +40,25 @@ class Rows(Protocol):
         """The rows at some positions."""
 
 
+def recipes_for(table: TableSchema, sources: Mapping[str, Rows], quantize: Choices) -> dict[str, Recipe]:
+    """How the columns of a table are stored whose rows come from these sources, by name.
+
+    Raises
+    ------
+    UsageError
+        As `recipe_for` and `plan_grid`.
+    """
+    chosen, _ = choice_for(quantize, table.name, WEIGHT)
+    plan = plan_grid(chosen, table, sources) if isinstance(chosen, Grid) else chosen
+    found = {}
+    for column in table.columns:
+        if column.name in sources:
+            _, named = choice_for(quantize, table.name, column.name)
+            on_grid = plan.recipe(column, column.width(table.dim)) if isinstance(plan, GridPlan) and not named else None
+            found[column.name] = on_grid or recipe_for(table.name, column, sources[column.name], quantize)
+    return found
+
+
 def recipe_for(table: str, column: ColumnSchema, source: Rows, quantize: Choices) -> Recipe:
     """How a column of a table is stored; `source` is looked at where something is left open.
 
@@ -48,7 +69,7 @@ def recipe_for(table: str, column: ColumnSchema, source: Rows, quantize: Choices
     """
     raw = Recipe(RawLayout(column.dtype))
     found, named = choice_for(quantize, table, column.name)
-    if found is None:
+    if found is None or not isinstance(found, Quantize):
         return raw
     if column.dtype != "float32":
         if column.name != WEIGHT and not named:
@@ -65,6 +86,9 @@ def recipe_for(table: str, column: ColumnSchema, source: Rows, quantize: Choices
 def goes_on(recipe: Recipe, source: Rows) -> Recipe:
     """The recipe for more rows of a column that was stored so."""
     layout, scheme = recipe
+    if isinstance(layout, GridLayout) or (isinstance(layout, LogLayout) and layout.is_grouped):
+        # Differences are for who knows what is stored.
+        return Recipe(replace(layout, kind="absolute"), scheme)
     if isinstance(layout, LogLayout):
         # The values of an accumulator grow: the codes are placed anew where they are now.
         return Recipe(_log_layout(layout.bits, source), scheme)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from cnrfmt.errors import DamagedError
 from cnrfmt.format.encoding import LogLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.schema import TableSchema
-from cnrfmt.format.toc import TableEntry, Toc
+from cnrfmt.format.toc import ColumnGrid, TableEntry, Toc
 
 Judged = set[tuple[int, TableSchema]]
 """Tables of contents, by their identity, and schemas that were held against each other."""
@@ -17,7 +18,7 @@ Judged = set[tuple[int, TableSchema]]
 def check_chain(
     manifest: Manifest, tocs: Sequence[tuple[ChainEntry, Toc]], place: str, judged: Judged | None = None
 ) -> Iterator[DamagedError]:
-    """Every break of the rules `chain-schema` and `dense-reference`.
+    """Every break of the rules `chain-schema` and `dense-reference`, and of `residual-base` as far as columns tell it.
 
     Who judges many versions of one chain hands in the same set `judged` each time: parts that stand in many versions
     are then looked at once for each schema that they have.
@@ -44,12 +45,35 @@ def check_chain(
             yield _broken(where, "a table that occurs in the chain", "none")
         elif not schema.keyed and newest[schema.table_id] != schema.rows:
             yield _broken(where, f"{schema.rows} rows", newest[schema.table_id])
+    yield from _check_bases(manifest, tocs, place)
     if manifest.dense is not None:
         toc = next(toc for entry, toc in tocs if entry.segment == manifest.dense)
         if toc.dense is None:
             yield DamagedError(
                 "dense-reference", place, expected="a segment with dense state", found="one without"
             )
+
+
+def _check_bases(manifest: Manifest, tocs: Sequence[tuple[ChainEntry, Toc]], place: str) -> Iterator[DamagedError]:
+    """Every residual part of a column that has no integers of the same grid in an older step."""
+    older: set[tuple[bytes, ColumnGrid]] = set()
+    for _, step in groupby(enumerate(tocs), key=lambda numbered: numbered[1][0].to_state):
+        added: set[tuple[bytes, ColumnGrid]] = set()
+        for number, (_, toc) in step:
+            for schema in manifest.tables:
+                table = toc.by_table.get(schema.table_id)
+                if table is None or not table.grids:
+                    continue
+                added.update((table.table_id, grid) for grid in table.grids)
+                for column, grid in sorted(table.residuals):
+                    if (table.table_id, (column, grid)) not in older:
+                        yield DamagedError(
+                            "residual-base",
+                            f"{place}, chain entry {number}, table {schema.name!r}, column {column!r}",
+                            expected=f"integers of the grid {grid} in an older step",
+                            found="none",
+                        )
+        older |= added
 
 
 def check_table(schema: TableSchema, table: TableEntry, where: str) -> Iterator[DamagedError]:

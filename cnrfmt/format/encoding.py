@@ -1,4 +1,4 @@
-"""How rows may be stored, as metadata says it (specification, section 6). Coding itself is in `encodings/`."""
+"""How rows may be stored, and the bytes that they take (specification, section 6). Coding itself is in `encodings/`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from cnrfmt.errors import DamagedError
-from cnrfmt.format.strict_json import Json, Record
+from cnrfmt.format.strict_json import Json
 
 ITEM_SIZES = {
     "float64": 8,
@@ -31,10 +30,14 @@ DENSE_ITEM_SIZES = {**ITEM_SIZES, "bool": 1, "complex64": 8, "complex128": 16}
 
 MAX_GROUP = 1 << 20
 """The most elements of a group, and the most rows that share a codebook."""
-_INFINITE = 0x7F800000
-"""The bit pattern of the float32 infinity."""
-_BIAS_OF = {"float32": "float32", "float16": "float16", "bfloat16": "float32"}
-"""The data type of the bias that goes with a scale in the layout `packed`."""
+MIN_FLOOR, MAX_FLOOR = -126, 103
+"""The exponents of the finest and of the coarsest grid: 2^24 - 1 steps are finite, and each is a normal number."""
+MAX_CODE_BITS = 26
+"""The widest code of a grid: a difference of two integers below 2^24, with its sign."""
+MAX_GROUP_VALUES = 65536
+"""The most values, and the most rows, of a group of rows that are stored together."""
+DIRECTORY_BLOCK = 1024
+"""Groups of a block of the directory."""
 _HEAD_ALIGNMENT = 16
 
 
@@ -49,6 +52,16 @@ class _Layout(ABC):
         """Whether a row's bytes are its own, and all that its values take."""
         return True
 
+    @property
+    def is_residual(self) -> bool:
+        """Whether rows add to what older parts say of them."""
+        return False
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether rows are stored in groups of as many bytes as they take; then nothing follows from their number."""
+        return False
+
     @abstractmethod
     def row_bits(self, width: int) -> int:
         """Bits of a row of `width` elements in the part's section."""
@@ -60,6 +73,14 @@ class _Layout(ABC):
     def section_bytes(self, count: int, width: int) -> int:
         """Bytes of the section of `count` rows."""
         return -(-count * self.row_bits(width) // 8)
+
+    def least_bytes(self, count: int, width: int) -> int:
+        """The fewest bytes of the section of `count` rows; all of them, where the rows aren't stored in groups."""
+        return self.section_bytes(count, width)
+
+    def fits(self, width: int) -> bool:
+        """Whether rows of `width` elements may have this layout."""
+        return True
 
     def span(self, position: int, count: int, width: int) -> tuple[int, int]:
         """Where in the section the bytes of `count` rows from a position on begin, and how many they are."""
@@ -185,114 +206,145 @@ class CodebookLayout(_Layout):
         return {"name": "codebook", "bits": self.bits, "values": self.values, "block": self.block}
 
 
+def directory_bytes(groups: int) -> int:
+    """Bytes of the directory of some groups: blocks of a u64 and a u32 for each group, rounded up to 8."""
+    whole, rest = divmod(groups, DIRECTORY_BLOCK)
+    block = 8 + 4 * DIRECTORY_BLOCK
+    return whole * block + (8 + -(-4 * rest // 8) * 8 if rest else 0)
+
+
+def _least_grouped(payload: str, count: int, group: int | None) -> int:
+    """The fewest bytes of `count` rows in groups: two a row if packed; states, and the smallest head, under rans."""
+    assert group is not None
+    groups = -(-count // group)
+    return directory_bytes(groups) + (2 * count if payload == "packed" else 24 + 32 * groups)
+
+
 @dataclass(frozen=True)
 class LogLayout(_Layout):
-    """Logarithmic codes of one value per row: 0 is zero, k > 0 the float32 of pattern base + ((k - 1) << shift)."""
+    """Logarithmic codes of one value per row: 0 is zero, k > 0 the float32 of pattern base + ((k - 1) << shift).
+
+    `kind` is ``"absolute"``, or ``"residual"`` for differences of codes. `payload` is ``"fixed"``, `bits` bits per row,
+    or ``"rans"``, in groups of `group` rows.
+    """
 
     bits: int
     base: int
     shift: int
+    kind: str = "absolute"
+    payload: str = "fixed"
+    group: int | None = None
 
     @property
     def stands_alone(self) -> bool:
         """Whether no two rows share a byte."""
-        return self.bits % 8 == 0
+        return self.payload == "fixed" and self.bits % 8 == 0
+
+    @property
+    def is_residual(self) -> bool:
+        """Whether rows add to what older parts say of them."""
+        return self.kind == "residual"
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether rows are stored in groups of as many bytes as they take."""
+        return self.payload != "fixed"
+
+    @property
+    def grid(self) -> tuple[str, int, int, int]:
+        """What the parts of a row that add up have in common."""
+        return "log", self.bits, self.base, self.shift
 
     def row_bits(self, width: int) -> int:
-        """Bits of a row, which is one value."""
+        """Bits of a row, which is one value, under the payload `fixed`."""
+        assert self.payload == "fixed"
         return self.bits
+
+    def least_bytes(self, count: int, width: int) -> int:
+        """The fewest bytes of the section of `count` rows."""
+        if self.payload == "fixed":
+            return self.section_bytes(count, width)
+        return _least_grouped(self.payload, count, self.group)
+
+    def fits(self, width: int) -> bool:
+        """Whether rows are of one value."""
+        return width == 1
 
     def to_json(self) -> Json:
         """The ENCODING of a part."""
-        return {"name": "log", "bits": self.bits, "base": self.base, "shift": self.shift}
+        return {
+            "name": "log",
+            "kind": self.kind,
+            "bits": self.bits,
+            "base": self.base,
+            "shift": self.shift,
+            "payload": self.payload,
+            "group": self.group,
+        }
 
 
-Layout = RawLayout | CastLayout | RowwiseLayout | CodebookLayout | LogLayout
+@dataclass(frozen=True)
+class GridLayout(_Layout):
+    """Integers on a grid of steps of 2^floor, as codes with an exponent for each row.
+
+    `kind` is ``"absolute"`` or ``"residual"``. `payload` is ``"fixed"``, codes of `bits` bits; ``"packed"``, codes as
+    wide as each row needs; or ``"rans"``, entropy-coded; the last two in groups of `group` rows.
+    """
+
+    kind: str
+    floor: int
+    payload: str = "fixed"
+    bits: int | None = None
+    group: int | None = None
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether a row's bytes are all that its values take."""
+        return self.payload == "fixed" and self.kind == "absolute"
+
+    @property
+    def is_residual(self) -> bool:
+        """Whether rows add to what older parts say of them."""
+        return self.kind == "residual"
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether rows are stored in groups of as many bytes as they take."""
+        return self.payload != "fixed"
+
+    @property
+    def grid(self) -> tuple[str, int]:
+        """What the parts of a row that add up have in common."""
+        return "grid", self.floor
+
+    def row_bits(self, width: int) -> int:
+        """Bits of a row of `width` elements under the payload `fixed`: its exponent, and its codes in whole bytes."""
+        assert self.bits is not None
+        return 8 + 8 * -(-width * self.bits // 8)
+
+    def least_bytes(self, count: int, width: int) -> int:
+        """The fewest bytes of the section of `count` rows."""
+        if self.payload == "fixed":
+            return self.section_bytes(count, width)
+        return _least_grouped(self.payload, count, self.group)
+
+    def fits(self, width: int) -> bool:
+        """Whether a group of rows of `width` elements has no more values than it may; a row alone may have any."""
+        return self.group is None or self.group == 1 or self.group * width <= MAX_GROUP_VALUES
+
+    def to_json(self) -> Json:
+        """The ENCODING of a part."""
+        return {
+            "name": "grid",
+            "kind": self.kind,
+            "floor": self.floor,
+            "payload": self.payload,
+            "bits": self.bits,
+            "group": self.group,
+        }
 
 
-def parse_layout(value: Json, place: str, *, lenient: bool) -> Layout:
-    """The layout that an ENCODING names; raises `DamagedError` (rule `part-encoding`)."""
-    if not isinstance(value, dict):
-        raise DamagedError("json-field", place, expected="an object", found=type(value).__name__)
-    name = value.get("name")
-    keys = _KEYS.get(name) if isinstance(name, str) else None
-    if keys is not None:
-        record = Record(value, ("name", *keys), place, lenient=lenient)
-        found: Layout = _LAYOUTS[str(name)](*(_plain(record[key]) for key in keys))
-        if is_legal(found):
-            return found
-    raise DamagedError("part-encoding", place, expected="an encoding of section 6", found=str(value)[:120])
+IntegerLayout = LogLayout | GridLayout
+"""Layouts whose rows are integers, which parts set or add to."""
 
-
-_LAYOUTS: dict[str, Any] = {
-    "raw": RawLayout,
-    "cast": CastLayout,
-    "rowwise": RowwiseLayout,
-    "codebook": CodebookLayout,
-    "log": LogLayout,
-}
-_KEYS: dict[str, tuple[str, ...]] = {
-    "raw": ("dtype",),
-    "cast": ("dtype",),
-    "rowwise": ("bits", "layout", "scale", "bias", "group"),
-    "codebook": ("bits", "values", "block"),
-    "log": ("bits", "base", "shift"),
-}
-
-
-class _Other:
-    """Stands for a value of metadata that no encoding has: it is equal to nothing."""
-
-
-def _plain(value: Json) -> Any:
-    """A string, an integer or null as it is; anything else, true and 8.0 included, is no value of an encoding."""
-    return value if value is None or type(value) in (str, int) else _Other()
-
-
-def is_legal(layout: Layout) -> bool:
-    """Whether the values of a layout, of whatever types, are legal together (section 6)."""
-    if isinstance(layout, RawLayout):
-        return layout.dtype in ITEM_SIZES
-    if isinstance(layout, CastLayout):
-        return layout.stored in ("float16", "bfloat16")
-    if isinstance(layout, CodebookLayout):
-        return (
-            layout.bits in (2, 3, 4)
-            and layout.values in ("float32", "float16")
-            and (layout.block is None or (type(layout.block) is int and 2 <= layout.block <= MAX_GROUP))
-        )
-    if isinstance(layout, LogLayout):
-        return (
-            layout.bits in (8, 12, 16)
-            and type(layout.base) is type(layout.shift) is int
-            and layout.base >= 1
-            and 0 <= layout.shift <= 23
-            and layout.base + ((1 << layout.bits) - 2 << layout.shift) < _INFINITE
-        )
-    return _LEGAL_ROWWISE.get(layout.placement, _illegal)(layout)
-
-
-def _illegal(layout: RowwiseLayout) -> bool:
-    return False
-
-
-def _is_legal_tail(layout: RowwiseLayout) -> bool:
-    parameter = {8: "float32", 4: "float16", 2: "float16"}.get(layout.bits)
-    return parameter is not None and layout.scale == layout.bias == parameter and layout.group is None
-
-
-def _is_legal_head(layout: RowwiseLayout) -> bool:
-    return layout.bits in (8, 4, 2) and layout.scale == layout.bias == "float16" and layout.group is None
-
-
-def _is_legal_packed(layout: RowwiseLayout) -> bool:
-    group = layout.group
-    return (
-        layout.bits in range(2, 9)
-        and layout.scale in _BIAS_OF
-        and layout.bias in (None, _BIAS_OF[layout.scale])
-        and (group is None or (type(group) is int and 8 <= group <= MAX_GROUP and group % 8 == 0))
-    )
-
-
-_LEGAL_ROWWISE = {"tail": _is_legal_tail, "head": _is_legal_head, "packed": _is_legal_packed}
+Layout = RawLayout | CastLayout | RowwiseLayout | CodebookLayout | LogLayout | GridLayout

@@ -7,19 +7,34 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from cnrfmt.errors import DamagedError
-from cnrfmt.format.encoding import CastLayout, CodebookLayout, Layout, LogLayout, RawLayout
+from cnrfmt.format.encoding import CastLayout, CodebookLayout, GridLayout, Layout, LogLayout, RawLayout
 from cnrfmt.format.strict_json import Json, Record
 
 MAX_SEARCH = 65536
 """The most bins, and the most starts, of a search."""
+CLOSED_LOOP = "closed-loop"
+"""The method of grids: codes are differences from what was stored, in steps as fine as the row's activity asks for."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How steps were chosen: `size`, in units of the values, for a row as active as `reference`, before rounding.
+
+    `column` is the column whose values are the rows' activity; None where it is counted. Without a `reference` all
+    rows have the same step.
+    """
+
+    size: float
+    reference: float | None = None
+    column: str | None = None
 
 
 @dataclass(frozen=True)
 class Scheme:
     """A method with its parameters.
 
-    `num_bins` and `ratio` belong to the greedy search, `starts` to least squares; `bound` is the relative l2 error
-    above which a row was stored as it is.
+    `num_bins` and `ratio` belong to the greedy search, `starts` to least squares, `step` to the closed loop; `bound`
+    is the relative l2 error above which a row was stored as it is.
     """
 
     method: str
@@ -27,6 +42,7 @@ class Scheme:
     ratio: float | None = None
     starts: int | None = None
     bound: float | None = None
+    step: Step | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,8 @@ def methods_of(layout: Layout) -> tuple[str, ...]:
         return ("kmeans",)
     if isinstance(layout, LogLayout):
         return ("log",)
+    if isinstance(layout, GridLayout):
+        return (CLOSED_LOOP,)
     if layout.bias is None:
         return ("symmetric",)
     uniform = ("asymmetric",) if layout.placement == "packed" else ("symmetric", "asymmetric")
@@ -66,9 +84,14 @@ def scheme_json(scheme: Scheme | None, errors: Errors) -> Json:
         "ratio": scheme.ratio,
         "starts": scheme.starts,
         "bound": scheme.bound,
+        "step": None if scheme.step is None else _step_json(scheme.step),
         "mean_error": errors.mean,
         "max_error": errors.worst,
     }
+
+
+def _step_json(step: Step) -> Json:
+    return {"size": step.size, "reference": step.reference, "column": step.column}
 
 
 def parse_scheme(value: Json, layout: Layout, place: str, *, lenient: bool) -> tuple[Scheme | None, Errors]:
@@ -78,7 +101,7 @@ def parse_scheme(value: Json, layout: Layout, place: str, *, lenient: bool) -> t
         if value is None and not methods:
             return None, Errors()
         _damaged(place, "a scheme exactly where the encoding isn't raw", value)
-    keys = ("method", "num_bins", "ratio", "starts", "bound", "mean_error", "max_error")
+    keys = ("method", "num_bins", "ratio", "starts", "bound", "step", "mean_error", "max_error")
     record = Record(value, keys, place, lenient=lenient)
     method = record.text("method")
     if method not in methods:
@@ -92,7 +115,22 @@ def parse_scheme(value: Json, layout: Layout, place: str, *, lenient: bool) -> t
         raise DamagedError("json-field", place, expected="errors that are numbers", found=f"{mean} and {worst}")
     if mean > worst:
         _damaged(place, "a mean error that isn't above the greatest one", f"{mean} and {worst}")
-    return Scheme(method, counts["num_bins"], ratio, counts["starts"], bound), Errors(mean, worst)
+    step = _parse_step(record["step"], method, f"{place}, step", lenient)
+    return Scheme(method, counts["num_bins"], ratio, counts["starts"], bound, step), Errors(mean, worst)
+
+
+def _parse_step(value: Json, method: str, place: str, lenient: bool) -> Step | None:
+    if value is None:
+        return None
+    record = Record(value, ("size", "reference", "column"), place, lenient=lenient)
+    if method != CLOSED_LOOP:
+        _damaged(place, f"null but for {CLOSED_LOOP}", value)
+    size, reference = _number(record, "size"), _number(record, "reference")
+    if size is None:
+        raise DamagedError("json-field", f"{place}, size", expected="a number", found=size)
+    if size == 0:
+        _damaged(f"{place}, size", "a number above 0", size)
+    return Step(size, reference, None if record.is_null("column") else record.name("column"))
 
 
 def _count(record: Record, key: str) -> int | None:

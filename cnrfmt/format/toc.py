@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits, strict_json
-from cnrfmt.format.encoding import DENSE_ITEM_SIZES, Layout, RawLayout, parse_layout
+from cnrfmt.format.encoding import DENSE_ITEM_SIZES, IntegerLayout, Layout, RawLayout
+from cnrfmt.format.legality import parse_layout
 from cnrfmt.format.scheme import NO_ERRORS, Errors, Scheme, parse_scheme, scheme_json
 from cnrfmt.format.strict_json import Json, Record
 
@@ -56,6 +58,10 @@ class Part:
         return self.layout.row_bytes(self.width)
 
 
+ColumnGrid = tuple[str, tuple[str | int, ...]]
+"""A column, and what parts of it that add up have in common (`grid` of a layout)."""
+
+
 @dataclass(frozen=True)
 class TableEntry:
     """What a segment says of one table."""
@@ -65,6 +71,20 @@ class TableEntry:
     row_sets: tuple[RowSet, ...] = ()
     deleted: int | None = None
     parts: tuple[Part, ...] = ()
+
+    @cached_property
+    def grids(self) -> frozenset[ColumnGrid]:
+        """Columns of which there are integers, with their grids."""
+        return frozenset((p.column, p.layout.grid) for p in self.parts if isinstance(p.layout, IntegerLayout))
+
+    @cached_property
+    def residuals(self) -> frozenset[ColumnGrid]:
+        """Those of them that have residual parts."""
+        return frozenset(
+            (p.column, p.layout.grid)
+            for p in self.parts
+            if isinstance(p.layout, IntegerLayout) and p.layout.is_residual
+        )
 
 
 @dataclass(frozen=True)
@@ -342,17 +362,23 @@ def _parse_part(
     scheme, errors = parse_scheme(record["scheme"], layout, f"{place}, scheme", lenient=lenient)
     exceptions_of = None if record.is_null("exceptions_of") else record.integer("exceptions_of")
     part = Part(record.name("column"), rows, (first, end), layout, section, exceptions_of, shared, scheme, errors)
-    count = row_sets[rows].count
-    want = layout.section_bytes(count, part.width), layout.codebook_bytes(count)
-    found = sections[section][1], 0 if shared is None else sections[shared][1]
-    if want != found:
+    if not layout.fits(part.width):
+        expected = "one value per row under log, at most 65536 in a group of a grid"
+        raise DamagedError("part-encoding", place, expected=expected, found=f"{part.width}, {layout.to_json()}")
+    _check_lengths(part, row_sets[rows].count, sections, place)
+    return part
+
+
+def _check_lengths(part: Part, count: int, sections: tuple[tuple[int, int], ...], place: str) -> None:
+    least, books = part.layout.least_bytes(count, part.width), part.layout.codebook_bytes(count)
+    found = sections[part.section][1], 0 if part.codebooks is None else sections[part.codebooks][1]
+    if found[1] != books or (found[0] < least if part.layout.is_grouped else found[0] != least):
         raise DamagedError(
             "part-length",
             place,
-            expected=f"{want[0]} bytes, and {want[1]} of shared codebooks",
+            expected=f"{'at least ' if part.layout.is_grouped else ''}{least} bytes, and {books} of shared codebooks",
             found=f"{found[0]} and {found[1]}",
         )
-    return part
 
 
 def _check_exception(parts: list[Part], count: int, overridden: set[int], place: str) -> None:

@@ -16,6 +16,7 @@ from cnrfmt.kernels._jit import helper, jit
 from cnrfmt.kernels._machine import load_u16, prefetch_row, store
 
 Values = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int32]
 
 _LEAST_NORMAL = 0x00800000
 _INFINITE = 0x7F800000
@@ -116,6 +117,47 @@ def encode(values: Values, bits: int, base: int, shift: int, out: Bytes, bad: By
     return count
 
 
+# The multipliers of the finaliser of MurmurHash3 (Austin Appleby, public domain), which mixes 32 bits.
+_MIX_1, _MIX_2 = 0x85EBCA6B, 0xC2B2AE35
+_WORD = 0xFFFFFFFF
+
+
+@helper
+def _mixed(pattern: int) -> int:
+    word = pattern & _WORD
+    word ^= word >> 16
+    word = word * _MIX_1 & _WORD
+    word ^= word >> 13
+    word = word * _MIX_2 & _WORD
+    return word ^ word >> 16
+
+
+@jit
+def dithered(
+    values: Values, bits: int, base: int, shift: int, salt: int, codes: npt.NDArray[np.int32], bad: Bytes
+) -> int:
+    """The codes of numbers, rounded up or down by a hash of the number: on average by as much as they are apart.
+
+    So growth by less than a code isn't rounded away again and again: a number between two codes becomes the upper one
+    as often as it is nearer to it. Another `salt` (32 bits) hashes otherwise; what is a code's value already always has
+    that one. A number that has no code is set to 1 in `bad` and has code 0; the others are set to 0 in `bad`. Returns
+    how many are bad.
+    """
+    top = (1 << bits) - 2
+    count = 0
+    for k in range(len(values)):
+        pattern = int(_pattern(values[k]))
+        code = 0
+        if pattern != 0:
+            step = (pattern - base + (_mixed(pattern ^ salt) & ((1 << shift) - 1))) >> shift
+            held = base <= pattern < _INFINITE and step <= top
+            code = step + 1 if held and (pattern >= _LEAST_NORMAL or base + (step << shift) == pattern) else -1
+        bad[k] = code < 0
+        count += int(code < 0)
+        codes[k] = max(code, 0)
+    return count
+
+
 @helper
 def _value(code: np.int64, base: int, shift: int) -> np.float32:
     return np.int32(base + ((code - 1) << shift) if code else 0).view(np.float32)
@@ -157,3 +199,19 @@ def decode_rows(
     for k in range(len(offsets)):
         prefetch_row(data, offsets, k, 1)
         out[targets[k]] = _value(_load(data, offsets[k], bits, positions[k]), base, shift)
+
+
+@jit
+def codes_in_range(data: Bytes, offset: int, first: int, bits: int, out: Integers) -> None:
+    """out[k] = the code at position first + k; the first bit of the first is in data[offset]."""
+    start = 4 * (first & 1) if bits == 12 else 0
+    for k in range(len(out)):
+        out[k] = _load(data, offset + (start + k * bits) // 8, bits, first + k)
+
+
+@jit
+def codes_of_rows(data: Bytes, offsets: Ids, positions: Ids, bits: int, out: Integers, targets: Ids) -> None:
+    """out[targets[k]] = the code at positions[k], whose first bit is in data[offsets[k]]."""
+    for k in range(len(offsets)):
+        prefetch_row(data, offsets, k, 1)
+        out[targets[k]] = _load(data, offsets[k], bits, positions[k])

@@ -87,6 +87,10 @@ class DamagedFile:
             end = offset + length
             return b"".join(self._read(at, min(PAGE, end - at)) for at in range(offset, end, PAGE))
 
+    def went(self) -> set[int]:
+        """None: whoever replaces the file leaves the one that is open as it is."""
+        return set()
+
     def find(self) -> Found:
         """All manifests that can be found.
 
@@ -223,6 +227,7 @@ class DamagedDirectory:
     def __init__(self, fs: Fs, path: str) -> None:
         self._fs, self.path = fs, path
         self._sources: list[Source] = []
+        self._listed: set[int] = set()
 
     def _open(self, folder: str, name: str, place: str) -> OpenFile:
         for path in (os.path.join(self.path, folder), os.path.join(self.path, folder, name)):
@@ -250,7 +255,9 @@ class DamagedDirectory:
     def find(self) -> Found:
         """All manifests that are there."""
         found = Found()
-        for version in self._versions():
+        versions = self._versions()
+        self._listed = set(versions)
+        for version in versions:
             place = manifest_place(self.path, version)
             try:
                 file = self._open(MANIFESTS, manifest_name(version), place)
@@ -275,6 +282,10 @@ class DamagedDirectory:
             # It may as well be what an interrupted save left, which is no damage.
             found.perhaps_newer += self._unnamed_deltas(found)
         return found
+
+    def went(self) -> set[int]:
+        """The versions whose manifests were there when `find` looked, and have been removed since."""
+        return self._listed - set(self._versions())
 
     def _unnamed_deltas(self, found: Found) -> list[str]:
         """Deltas on the newest state that no manifest names: of a version whose manifest is gone, or of no version."""

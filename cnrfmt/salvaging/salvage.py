@@ -19,6 +19,7 @@ from cnrfmt.errors import (
     StorageError,
     UnsupportedError,
     UsageError,
+    VersionExpiredError,
     VersionNotFoundError,
 )
 from cnrfmt.format.chain import Judged
@@ -33,6 +34,7 @@ from cnrfmt.storage.container import path_text
 from cnrfmt.storage.fs import POSIX, Fs
 
 PathLike = str | os.PathLike[str]
+_TRIES = 5
 
 
 def salvage(
@@ -100,7 +102,7 @@ def salvage(
     UsageError
         Something is at `target`; a table isn't there.
     VersionNotFoundError
-        The version isn't there.
+        The version isn't there. It is a `VersionExpiredError` where a run beside this collects faster than this reads.
     StorageError
         The operating system refuses.
     """
@@ -178,10 +180,24 @@ class _Job:
     ) -> None:
         self._wanted = wanted
         self._path, self.threads, self._progress = container.path, threads, progress
+        self._total = self._done = 0
+        self._segments = Segments(container, threads, self.tell)
+        self._gone: set[int] = set()
+        for _ in range(_TRIES):
+            self._look(container)
+            # Beside a run that collects at once, what is missing is of versions that have gone meanwhile.
+            if not (went := container.went()):
+                break
+            self._gone |= went
+            self._segments.forget_missing()
+        for version in self._gone:
+            self._found.unsound.pop(version, None)
+            self._versions.pop(version, None)
+
+    def _look(self, container: Damaged) -> None:
+        """Reads all that is there now, and wasn't read before."""
         self._found: Found = container.find()
         self._total = sum({key_of(e): e.length for m in self._found.sound.values() for e in m.chain}.values())
-        self._done = 0
-        self._segments = Segments(container, threads, self.tell)
         self._versions: dict[int, VersionSalvage] = {}
         judged: Judged = set()
         for number in sorted(self._found.sound):
@@ -215,6 +231,8 @@ class _Job:
                     raise _nothing_sound(
                         self._path, "no version that is sound as a whole", "take what is sound of one of them"
                     )
+            if not usable and self._gone:
+                raise VersionExpiredError(f"{self._path}: {self._went()}, and nothing else is sound")
             if not usable:
                 raise _nothing_sound(self._path, self._why_not(), "restore it from a copy")
             return self._versions[usable[-1]]
@@ -234,6 +252,12 @@ class _Job:
         for number, error in self._found.unsound.items():
             if isinstance(error, UnsupportedError) and number > max(self._usable(), default=-1):
                 raise copy.copy(error)
+
+    def _went(self) -> str:
+        """That versions went."""
+        numbers = sorted(self._gone)
+        shown = f"version {numbers[0]}" if len(numbers) == 1 else f"versions {', '.join(map(str, numbers))}"
+        return f"{shown} went while this looked: somebody removed what a run gives up"
 
     def _why_not(self) -> str:
         problems = [v.problem for v in self._versions.values() if v.problem is not None]
@@ -283,7 +307,8 @@ class _Job:
         report.losses = chosen.losses(names)
         report.tables = [chosen.table(name).summary() for name in names]
         report.dense = [entry.name for entry, _ in chosen.dense()]
-        report.notes = [*found.notes, *_damage(chosen)]
+        gone = [f"{self._path}: {self._went()}"] if self._gone else []
+        report.notes = [*found.notes, *gone, *_damage(chosen)]
         return report
 
 

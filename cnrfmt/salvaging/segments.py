@@ -13,10 +13,11 @@ from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.errors import DamagedError, StorageError
 from cnrfmt.format import limits
 from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
-from cnrfmt.format.encoding import CodebookLayout
+from cnrfmt.format.encoding import CodebookLayout, IntegerLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.segment import Trailer, toc_digest
 from cnrfmt.format.toc import Part
+from cnrfmt.part_integers import PartIntegers
 from cnrfmt.salvaging.runs import NONE, Runs, common, merged, minus, run, runs_of
 from cnrfmt.segment_reader import SegmentReader, Source
 
@@ -60,10 +61,12 @@ class SalvagedSegment(SegmentReader):
             mended = _Mended(source, trailer)
             super().__init__(mended, entry, toc, backend="pread", verify=True, manifest=manifest)
 
-    def lost_rows(self, part: Part) -> Runs:
-        """The positions of the rows of a part that have a bit, or a shared codebook, in a lost piece."""
-        bits, count = part.layout.row_bits(part.width), self._count(part)
+    def lost_rows(self, part: Part, count: int) -> Runs:
+        """The positions of those of a part's `count` rows that have a bit, or what they share, in a lost piece."""
+        if isinstance(part.layout, IntegerLayout) and part.layout.is_grouped:
+            return self._lost_in_groups(part, count, part.layout)
         hit = self.lost_bytes(part.section)
+        bits = part.layout.row_bits(part.width)
         lost = [np.stack([8 * hit[:, 0] // bits, (8 * hit[:, 1] + 7) // bits], axis=1)]
         if part.codebooks is not None and isinstance(part.layout, CodebookLayout) and part.layout.block is not None:
             books = self.lost_bytes(part.codebooks) // part.layout.book_bytes
@@ -71,9 +74,21 @@ class SalvagedSegment(SegmentReader):
         # What is left over of the last byte, or of the last block, belongs to no row.
         return common(merged(lost), run(0, count - 1))
 
-    def _count(self, part: Part) -> int:
-        """The number of rows of a part."""
-        return 8 * self.toc.sections[part.section][1] // part.layout.row_bits(part.width)
+    def _lost_in_groups(self, part: Part, count: int, layout: IntegerLayout) -> Runs:
+        """The rows of the groups that have a byte in a lost piece; all rows, if that is true of what groups share."""
+        hit = self.lost_bytes(part.section)
+        if not len(hit):
+            return NONE
+        assert layout.group is not None
+        try:
+            starts = PartIntegers(self, part, count).group_starts()
+        except (DamagedError, StorageError) as error:
+            if not is_loss(error):
+                raise
+            return run(0, count - 1)
+        first, last = (np.searchsorted(starts, edge, "right") - 1 for edge in (hit[:, 0], hit[:, 1]))
+        rows = np.stack([first * layout.group, (last + 1) * layout.group - 1], axis=1)
+        return common(merged([rows]), run(0, count - 1))
 
     def lost_bytes(self, section: int) -> Runs:
         """The bytes of a section that lie in a lost piece, counted from its start."""

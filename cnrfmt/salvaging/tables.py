@@ -14,10 +14,12 @@ from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.format.scheme import Errors
-from cnrfmt.salvaging.layers import LOST, Opened, Strip, TableSteps
+from cnrfmt.salvaging.layers import Opened
 from cnrfmt.salvaging.report import Loss, SalvagedTable
 from cnrfmt.salvaging.runs import EVERY, NONE, Runs, common, count, inside, merged, minus, run, runs_of
-from cnrfmt.segment_writer import ColumnWrite, EncodedRows, RowIds, TableWrite
+from cnrfmt.salvaging.steps import TableSteps
+from cnrfmt.salvaging.strips import LOST, Strip
+from cnrfmt.table_writes import ColumnWrite, EncodedRows, RowIds, TableWrite
 
 _CHUNK = 1 << 20
 _SPARSE = 4
@@ -168,8 +170,8 @@ class TableSalvage:
     def _write(self, column: ColumnSchema, strip: Strip, rows: RowIds) -> ColumnWrite:
         raw = Recipe(RawLayout(column.dtype))
         recipe, errors = strip.recipe(raw)
-        if recipe.layout.codebook_bytes(1):
-            # A codebook's rows are never all there again, nor in the same order.
+        if strip.summed or recipe.layout.codebook_bytes(1):
+            # Sums have no codes that they were stored in; a codebook's rows are never all there again, in their order.
             recipe, errors = raw, Errors()
         source = StoredRows(column, strip, recipe, errors, rows, self._lost[column.name])
         return ColumnWrite(column, source, recipe, rows, (strip.first, strip.end))
@@ -303,6 +305,11 @@ class StoredRows(EncodedRows):
 
     def _values(self, ids: Ids) -> Array:
         out = np.empty((len(ids), self._width), self.dtype)
+        if self._strip.summed:
+            choice, _ = self._strip.find(ids)
+            sound = (choice > LOST) & ~inside(ids, self._lost)
+            out[sound], out[~sound] = self._strip.read(ids[sound], self._fill), self._fill
+            return out
         for number, positions, where in self._found(ids):
             if number < 0:
                 out[where] = self._fill

@@ -16,10 +16,10 @@ from cnrfmt.format.digests import new_id
 from cnrfmt.format.toc import DenseEntry
 from cnrfmt.run_record import user_metadata
 from cnrfmt.salvaging.versions import Progress, VersionSalvage
-from cnrfmt.segment_writer import ColumnWrite, EncodedRows, TableWrite
 from cnrfmt.storage.base import temporary_token
 from cnrfmt.storage.container import SUFFIX
 from cnrfmt.storage.fs import Fs
+from cnrfmt.table_writes import ColumnWrite, EncodedRows, TableWrite
 from cnrfmt.verification import verify
 
 METADATA_KEY = "cnrfmt.salvage"

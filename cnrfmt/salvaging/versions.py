@@ -37,6 +37,10 @@ class Segments:
         self._container, self._threads, self._progress = container, threads, progress
         self._opened: dict[Key, Opened] = {}
 
+    def forget_missing(self) -> None:
+        """Looks again, when asked again, for the segments that couldn't be opened."""
+        self._opened = {key: found for key, found in self._opened.items() if isinstance(found, SalvagedSegment)}
+
     def of(self, manifest: Manifest) -> list[Opened]:
         """Those of a version, in the order of its chain."""
         return [self._open(entry, manifest) for entry in manifest.chain]

@@ -14,7 +14,7 @@ import numpy as np
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array
 from cnrfmt.tabledata import Deleted, Dropped, Rows, TableData
-from cnrfmt.testing.model import ModelTable
+from cnrfmt.testing.model import ON_GRID, STEP, ModelTable
 
 NAMES = ("user", "item", "a/b", "../up", "café", "x" * 40)
 COLUMNS = ("momentum", "accumulator")
@@ -27,6 +27,36 @@ def some_values(random: Random, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     """An array of any bit patterns: NaN payloads, -0.0 and denormals among them."""
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return np.frombuffer(bytearray(random.randbytes(count)), dtype).reshape(shape)
+
+
+def _on_grid(random: Random, shape: tuple[int, ...]) -> Array:
+    """Values for the table on a grid: now and then a row has one that no grid holds. Sums of one value are 1 to 8."""
+    if len(shape) == 1:
+        return np.array([random.uniform(1, 8) for _ in range(shape[0])], np.float32)
+    values = np.array([random.uniform(-4, 4) for _ in range(shape[0] * shape[1])], np.float32).reshape(shape)
+    for row in values:
+        if random.random() < 0.1:
+            row[random.randrange(shape[1])] = random.choice([np.nan, np.inf, -1e30, 3e7])
+    return values
+
+
+def values_for(random: Random, table: ModelTable, column: str, ids: list[int]) -> Array:
+    """Values of a column for these rows of a table."""
+    dtype, per_row = table.dtypes.get(column, (np.dtype(np.float32), column == "accumulator"))
+    shape = (len(ids),) if per_row else (len(ids), table.dim)
+    is_grid = table.step is not None and column != "momentum"
+    return _on_grid(random, shape) if is_grid else some_values(random, shape, dtype)
+
+
+def trained(random: Random, table: ModelTable, column: str, ids: list[int]) -> Array:
+    """The same after some training: on a grid, each value is some steps from where it was, if that is a number."""
+    values = values_for(random, table, column, ids)
+    if table.step is not None and column == "weight":
+        before = table.array(column, ids)
+        moved = [random.choice([-1, 1]) * random.uniform(1.5, 900) * STEP for _ in range(before.size)]
+        near = np.isfinite(before).all(axis=1, keepdims=True) & (np.abs(before) < 8).all(axis=1, keepdims=True)
+        values = np.where(near, before + np.array(moved).reshape(before.shape), values).astype(np.float32)
+    return values
 
 
 def _some_dtype(random: Random) -> np.dtype[Any]:
@@ -51,6 +81,14 @@ def some_table(random: Random) -> TableData:
     return TableData(some_values(random, (rows, dim), _some_dtype(random)), columns=columns, keys=keys, fill=1)
 
 
+def some_grid_table(random: Random) -> TableData:
+    """A whole table of numbers for a grid, dense or keyed."""
+    rows, dim = random.randint(0, _MAX_ROWS), random.randint(1, 9)
+    columns = {"accumulator": _on_grid(random, (rows,))} if random.random() < 0.7 else {}
+    keys = np.array(_some_keys(random, rows), np.int64) if random.random() < 0.5 else None
+    return TableData(_on_grid(random, (rows, dim)), columns=columns, keys=keys, fill=1)
+
+
 def _some_rows(random: Random, table: ModelTable) -> Any:
     """A change of one table: rows, growth or shrinkage, deletions."""
     rows = table.rows
@@ -66,8 +104,7 @@ def _some_rows(random: Random, table: ModelTable) -> Any:
         names.add("weight")
     columns = {}
     for name in sorted(names):
-        dtype, per_row = table.dtypes.get(name, (np.dtype(np.float32), name == "accumulator"))
-        columns[name] = some_values(random, (len(ids),) if per_row else (len(ids), table.dim), dtype)
+        columns[name] = values_for(random, table, name, ids)
     change = Rows(np.array(ids, np.int64), columns.pop("weight", None), columns=columns, rows=rows)
     if rows is not None or random.random() < 0.5:
         return change
@@ -77,7 +114,8 @@ def _some_rows(random: Random, table: ModelTable) -> Any:
 
 def some_tables(random: Random) -> dict[str, Any]:
     """What `save` could be given."""
-    return {name: some_table(random) for name in random.sample(NAMES, random.randint(1, 3))}
+    found = {name: some_table(random) for name in random.sample(NAMES, random.randint(1, 3))}
+    return found | ({ON_GRID: some_grid_table(random)} if random.random() < 0.5 else {})
 
 
 def some_changes(random: Random, head: Mapping[str, ModelTable]) -> dict[str, Any]:
@@ -90,7 +128,7 @@ def some_changes(random: Random, head: Mapping[str, ModelTable]) -> dict[str, An
         elif kind == "drop":
             found[name] = Dropped()
         elif kind == "replace":
-            found[name] = some_table(random)
+            found[name] = some_table(random) if table.step is None else some_grid_table(random)
     if random.random() < 0.3 or not head:
         name = random.choice(NAMES)
         if name not in head:

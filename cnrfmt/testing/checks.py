@@ -37,6 +37,37 @@ def check_whole(found: Checkpoint, expected: Mapping[str, ModelTable]) -> None:
             check_bits(table.read(column=column), model.array(column), f"{name}.{column}")
 
 
+def learn(found: Checkpoint, tables: Mapping[str, ModelTable]) -> None:
+    """Takes what is stored of rows on a grid for the truth from now on.
+
+    Raises `AssertionError` unless it is as near to what was given as it must be.
+    """
+    for name, model in tables.items():
+        ids = sorted(model.given)
+        for column in model.dtypes if ids else ():
+            stored = found[name].read(np.array(ids, np.int64), column=column)
+            for row, values in zip(ids, stored, strict=True):
+                cells = model.cells[row]
+                if column in cells:
+                    _check_near(values, cells[column], model.step, f"{name}.{column} of row {row}")
+                    cells[column] = values
+        model.given.clear()
+
+
+_LOG_STEP = 2.0**-7
+"""Logarithmic codes are as far apart as this, in proportion."""
+
+
+def _check_near(stored: Array, given: Array, step: float | None, what: str) -> None:
+    """A row is stored exactly, or each of its values to half a step."""
+    assert step is not None
+    if np.asarray(stored).tobytes() == np.asarray(given).tobytes():
+        return
+    apart = np.abs(stored.astype(np.float64) - given.astype(np.float64))
+    most = _LOG_STEP * np.abs(given) if np.ndim(given) == 0 else step / 2
+    assert (apart <= most).all(), f"{what}: {given!r} was given, {stored!r} is stored"
+
+
 def check_rows(table: Table, model: ModelTable, random: Random) -> None:
     """Reads some rows in each way that there is: by id or key, one or many, by range, by mask, into an array."""
     column = random.choice(sorted(model.dtypes))

@@ -15,18 +15,21 @@ from cnrfmt.checkpointing.compacting.compaction import compact, merge
 from cnrfmt.checkpointing.keeping.collect import collect
 from cnrfmt.checkpointing.keeping.retention import keep_of, kept, unrecorded
 from cnrfmt.checkpointing.keeping.tags import tag, untag
+from cnrfmt.checkpointing.kept_tables import Held, plan_of
 from cnrfmt.checkpointing.manager import CheckpointManager
+from cnrfmt.encodings.grid import Grid
 from cnrfmt.reader import open
 from cnrfmt.run_record import record_of
 from cnrfmt.storage.fs import Fs
 from cnrfmt.tabledata import Deleted, Rows, TableData
-from cnrfmt.testing.chance import some_changes, some_dense, some_metadata, some_tables, some_values
+from cnrfmt.testing.chance import some_changes, some_dense, some_metadata, some_tables, trained
 from cnrfmt.testing.checks import changed_rows
-from cnrfmt.testing.model import Model, ModelTable
+from cnrfmt.testing.model import ON_GRID, STEP, Model, ModelTable
 from cnrfmt.writer import append, save
 
 _MOST_SEGMENTS = 4
 """A manager merges a chain of so many."""
+_GRID = Grid(step=STEP, by=None)
 
 
 @dataclass
@@ -131,7 +134,9 @@ def _written(
         inherited[1] if metadata is None else metadata,
         step,
     )
-    options = {"dense": dense, "metadata": metadata, "step": step, "threads": 1}
+    options: dict[str, Any] = {"dense": dense, "metadata": metadata, "step": step, "threads": 1}
+    if isinstance(given.get(ON_GRID), TableData):
+        options["quantize"] = {ON_GRID: _GRID}
     return Commit(partial(function, place.path, given, **options), (after,))
 
 
@@ -235,8 +240,8 @@ def _some_training(random: Random, table: ModelTable) -> Any:
         gone = [key for key in table.ids if key not in ids and random.random() < 0.2]
         ids += [key for key in random.sample(range(50, 60), 1) if key not in table.cells]
     columns = {}
-    for name, (dtype, per_row) in table.dtypes.items():
-        columns[name] = some_values(random, (len(ids),) if per_row else (len(ids), table.dim), dtype)
+    for name in table.dtypes:
+        columns[name] = trained(random, table, name, ids)
     rows = Rows(np.array(ids, np.int64), columns.pop("weight"), columns=columns)
     return (rows, Deleted(np.array(gone, np.int64))) if table.rows is None else rows
 
@@ -256,7 +261,8 @@ def _train(
     manager = CheckpointManager(
         path,
         policy="consecutive",
-        bits=32,
+        encoding={"*": None, **({ON_GRID: _GRID} if _is_on_grid(path, fs) else {})},
+        merge_share=None,
         keep=keep,
         grace=0,
         most_segments=_MOST_SEGMENTS,
@@ -275,6 +281,14 @@ def _train(
         version = manager.save(step, tables, dense=dense, metadata=metadata, kind="delta").wait()
     assert version is not None
     return max([version, *merged])
+
+
+def _is_on_grid(path: str, fs: Fs) -> bool:
+    """Whether a run can go on with differences: a table that was empty at its baseline is on no grid."""
+    with open(path, backend="pread", threads=1, fs=fs) as ck:
+        if ON_GRID not in ck:
+            return False
+        return plan_of(ck.view, ck[ON_GRID].schema, Held()) is not None
 
 
 def _live(table: ModelTable) -> TableData:

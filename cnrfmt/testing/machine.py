@@ -29,7 +29,7 @@ from cnrfmt.errors import CommitUnknownError, DamagedError, StorageError, Versio
 from cnrfmt.reader import Checkpoint, load
 from cnrfmt.reader import open as open_checkpoint
 from cnrfmt.storage.fs import POSIX, Fs
-from cnrfmt.testing.checks import changed_rows, check_bits, check_rows, check_whole
+from cnrfmt.testing.checks import changed_rows, check_bits, check_rows, check_whole, learn
 from cnrfmt.testing.commits import UPKEEP, Commit, Maker, Place, State, baseline, delta
 from cnrfmt.testing.misuse import MISUSES, refuse
 from cnrfmt.testing.process import Killed, Process
@@ -361,6 +361,7 @@ class ContainerMachine(RuleBasedStateMachine):
             expected = sorted(self.state.model.versions)
             assert list(ck.versions) == expected, f"versions {ck.versions}, expected {expected}"
             assert ck.tags == self.state.tags, f"tags {ck.tags}, expected {self.state.tags}"
+            learn(ck, self.state.model.versions[self.state.model.head])
             self._check(ck, self.state, self.state.model.head)
 
     def _open_reader(self, backend: Any = "mmap", verified: Any = "touched") -> Checkpoint:

@@ -11,16 +11,25 @@ import numpy as np
 from cnrfmt.arrays import Array
 from cnrfmt.tabledata import Deleted, Dropped, Rows, TableData
 
+ON_GRID, STEP = "grid", 2.0**-10
+"""The name of the table that is stored on a grid, and its steps."""
+
 
 @dataclass
 class ModelTable:
-    """One table: `cells` maps a row id to the columns that were written there."""
+    """One table: `cells` maps a row id to the columns that were written there.
+
+    A table on a grid has a `step`. Its rows `given` are as they were handed over, until somebody has read how they are
+    stored (`learn`).
+    """
 
     dim: int
     rows: int | None
     dtypes: dict[str, tuple[np.dtype[Any], bool]]
     fills: dict[str, Any]
     cells: dict[int, dict[str, Array]] = field(default_factory=dict)
+    step: float | None = None
+    given: set[int] = field(default_factory=set)
 
     @property
     def ids(self) -> list[int]:
@@ -41,7 +50,7 @@ class ModelTable:
 
 
 class Model:
-    """The tables of every version, as dictionaries. Raw encodings only, so that values are exact."""
+    """The tables of every version, as dictionaries. All but the one on a grid are raw, so that values are exact."""
 
     def __init__(self) -> None:
         self.versions: dict[int, dict[str, ModelTable]] = {}
@@ -53,7 +62,7 @@ class Model:
 
     def save(self, version: int, tables: dict[str, Any]) -> None:
         """A baseline."""
-        self.versions[version] = {name: _whole(value) for name, value in tables.items()}
+        self.versions[version] = {name: _named(name, value) for name, value in tables.items()}
 
     def append(self, version: int, changes: dict[str, Any]) -> None:
         """A delta on the newest version."""
@@ -65,8 +74,15 @@ class Model:
                 for change in value if isinstance(value, tuple) else (value,):
                     _change(tables[name], change)
             else:
-                tables[name] = _whole(value)
+                tables[name] = _named(name, value)
         self.versions[version] = tables
+
+
+def _named(name: str, value: Any) -> ModelTable:
+    table = _whole(value)
+    if name == ON_GRID:
+        table.step, table.given = STEP, set(table.cells)
+    return table
 
 
 def _column_type(values: Array) -> tuple[np.dtype[Any], bool]:
@@ -96,10 +112,12 @@ def _change(table: ModelTable, change: Rows | Deleted) -> None:
     if isinstance(change, Deleted):
         for key in np.asarray(change.keys).tolist():
             table.cells.pop(key, None)
+            table.given.discard(key)
         return
     if change.rows is not None:
         table.rows = change.rows
         table.cells = {row: cells for row, cells in table.cells.items() if row < change.rows}
+        table.given = {row for row in table.given if row < change.rows}
     columns = {} if change.values is None else {"weight": np.asarray(change.values)}
     columns |= {name: np.asarray(values) for name, values in (change.columns or {}).items()}
     for name, values in columns.items():
@@ -107,3 +125,5 @@ def _change(table: ModelTable, change: Rows | Deleted) -> None:
     for number, row in enumerate(np.asarray(change.ids).tolist()):
         cells = table.cells.setdefault(row, {})
         cells.update({name: values[number] for name, values in columns.items()})
+        if table.step is not None:
+            table.given.add(row)

@@ -9,10 +9,13 @@ import numpy as np
 from cnrfmt.arrays import Ids
 from cnrfmt.dense import read_entry
 from cnrfmt.encodings import coder
+from cnrfmt.encodings.checks import Flags
+from cnrfmt.encodings.integers import bounds
 from cnrfmt.errors import DamagedError
-from cnrfmt.format.encoding import RawLayout
+from cnrfmt.format.encoding import ITEM_SIZES, IntegerLayout, RawLayout
 from cnrfmt.format.schema import TableSchema
 from cnrfmt.format.toc import Part, RowSet, TableEntry
+from cnrfmt.part_integers import PartIntegers
 from cnrfmt.segment_reader import SegmentReader
 
 _CHUNK = 4 << 20
@@ -59,7 +62,9 @@ def _check_table(segment: SegmentReader, table: TableEntry, place: str) -> Itera
     for number, part in enumerate(table.parts):
         where = f"{place}, part {number} (column {part.column!r})"
         try:
-            if not isinstance(part.layout, RawLayout):
+            if isinstance(part.layout, IntegerLayout):
+                _check_integers(segment, table, part, where)
+            elif not isinstance(part.layout, RawLayout):
                 _check_codes(segment, table, part, where)
             elif part.exceptions_of is not None:
                 _check_exceptions(segment, table, part, where)
@@ -102,6 +107,19 @@ def _check_codes(segment: SegmentReader, table: TableEntry, part: Part, place: s
         _check_codebooks(segment, part, part.codebooks, place)
 
 
+def _check_integers(segment: SegmentReader, table: TableEntry, part: Part, place: str) -> None:
+    """Decodes all rows: that checks what they are stored in. Their sums are another matter, but for absolute rows."""
+    from cnrfmt.kernels import integers as kernel
+
+    integers = PartIntegers(segment, part, table.row_sets[part.rows].count)
+    least, greatest = bounds(integers.layout)
+    for first, rows in integers.all_rows(_CHUNK):
+        if not integers.is_residual and (row := int(kernel.out_of_range(rows, least, greatest))) >= 0:
+            raise DamagedError(
+                "grid-range", f"{place}, slot {first + row}", expected=f"from {least} to {greatest}", found="another"
+            )
+
+
 def _check_codebooks(segment: SegmentReader, part: Part, section: int, place: str) -> None:
     offset, length = segment.toc.sections[section]
     # Codebooks are powers of two long, so that no step cuts one.
@@ -133,17 +151,24 @@ def _check_exceptions(segment: SegmentReader, table: TableEntry, part: Part, pla
         raise DamagedError(
             "exception", place, expected="rows of the main part", found=f"row {rows[lost][0]}"
         )
-    offset = segment.toc.sections[main.section][0]
-    per_step = max(1, _CHUNK // main.row_bytes)
+    per_step = max(1, _CHUNK // (ITEM_SIZES["float32"] * main.width))
     for start in range(0, len(positions), per_step):
         some = positions[start : start + per_step]
-        data, offsets = segment.fetch_rows(offset + main.layout.offsets(some, main.width), main.row_bytes)
-        zero = coder(main.layout).are_zero(data, offsets, some, main.width)
+        zero = _are_zero(segment, main, some, all_rows.count)
         if not zero.all():
             row = rows[start + int(np.argmin(zero))]
             raise DamagedError(
                 "exception", place, expected="zero bytes in the main part", found=f"row {row}"
             )
+
+
+def _are_zero(segment: SegmentReader, part: Part, positions: Ids, count: int) -> Flags:
+    """Of which rows the slot is zero."""
+    if isinstance(part.layout, IntegerLayout):
+        return PartIntegers(segment, part, count).are_zero(positions)
+    offset = segment.toc.sections[part.section][0]
+    data, offsets = segment.fetch_rows(offset + part.layout.offsets(positions, part.width), part.row_bytes)
+    return coder(part.layout).are_zero(data, offsets, positions, part.width)
 
 
 Rectangle = tuple[SegmentReader, RowSet, Part]

@@ -32,7 +32,7 @@ from cnrfmt.storage.container import open_container, path_text
 from cnrfmt.storage.fs import Fs
 from cnrfmt.storage.single_file import SingleFile
 from cnrfmt.storage.source import Source
-from cnrfmt.verification import contents, pages
+from cnrfmt.verification import contents, pages, sums
 from cnrfmt.verification.report import Level, Report
 
 Progress = Callable[[int, int], None]
@@ -367,6 +367,9 @@ class _Validation:
                         seen.add((step, schema))
                         for error in contents.check_tiling(schema, _says(readers, schema.table_id), place):
                             self.report.add(error)
+
+        for error in sums.check_chains(self.manifests.values(), lambda e: self.segments.get((e.segment, e.offset))):
+            self.report.add(error)
 
     def _check_step(self, readers: list[SegmentReader], place: str) -> None:
         for table_id in {table_id for reader in readers for table_id in reader.toc.by_table}:

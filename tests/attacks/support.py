@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "tools"))
 
 import numpy as np  # noqa: E402
-from vectors import cases, container, encodings, layout, parts, rows  # noqa: E402
+from vectors import cases, container, encodings, integers, layout, parts, rows  # noqa: E402
 from vectors.container import Link, Store, Tree  # noqa: E402
 
 import cnrfmt  # noqa: E402
@@ -36,8 +36,10 @@ __all__ = [
     "container",
     "encodings",
     "in_child",
+    "integers",
     "lay",
     "layout",
+    "outcome",
     "parts",
     "refused",
     "rows",

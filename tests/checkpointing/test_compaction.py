@@ -366,7 +366,7 @@ def test_the_bytes_depend_on_neither_threads_nor_chunks(tmp_path: Path, monkeypa
     found = []
     for number, (threads, chunk, window) in enumerate([(1, 4 << 20, 1 << 18), (3, 100, 7), (2, 1000, 16)]):
         monkeypatch.setattr("cnrfmt.segment_writer._CHUNK", chunk)
-        monkeypatch.setattr("cnrfmt.checkpointing.compacting.merging._WINDOW", window)
+        monkeypatch.setattr("cnrfmt.checkpointing.compacting.strip_plan._WINDOW", window)
         monkeypatch.setattr("cnrfmt.checkpointing.compacting.merged_rows._BATCH", threads)
         target = tmp_path / f"{number}.cnr"
         compact(path, target, threads=threads)
@@ -454,7 +454,7 @@ def test_a_step_of_several_segments_is_merged_as_a_whole(tmp_path: Path) -> None
         from cnrfmt.commits import replace as changed
         from cnrfmt.encodings import Recipe
         from cnrfmt.inputs import as_source
-        from cnrfmt.segment_writer import ColumnWrite, RowIds, TableWrite
+        from cnrfmt.table_writes import ColumnWrite, RowIds, TableWrite
 
         entries = []
         for rank in range(3):

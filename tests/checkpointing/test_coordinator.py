@@ -101,7 +101,7 @@ def test_rank_that_left_is_noticed_at_once_by_all(tmp_path: Path) -> None:
         assert isinstance(found[rank], RankLostError)
         assert found[rank].reasons == {1: "gone"}
         assert found[rank].payloads == {0: b"0", 2: b"2", 3: b"3"}
-        assert "after: rank 1 is gone (its process has ended); start the missing processes again" in str(found[rank])
+        assert "after: rank 1 is gone (its process has ended); end all ranks and start" in str(found[rank])
 
 
 def test_what_a_rank_said_before_it_left_counts(tmp_path: Path) -> None:
@@ -400,4 +400,5 @@ def test_error_travels_between_processes(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, CommitError)
     assert (str(again), again.reasons, again.payloads) == (str(error), error.reasons, error.payloads)
-    assert str(error).startswith("saving: rank 1 is late (it lives, and hasn't answered in time), rank 3 is gone")
+    late = "rank 1 is late (it hasn't answered in time: it is slow, stuck, or was never started)"
+    assert str(error).startswith(f"saving: {late}, rank 3 is gone")

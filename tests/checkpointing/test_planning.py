@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cnrfmt
-from cnrfmt import Quantize
+from cnrfmt import CheckpointManager, Grid, Quantize, TableData
 from cnrfmt.checkpointing.bits import choices_for
+from cnrfmt.checkpointing.costs import typical
 from cnrfmt.checkpointing.costs.estimates import TableShape, index_bytes, recipes_for, shapes_of, table_shape
 from cnrfmt.checkpointing.costs.planning import CheckpointPlan, plan_checkpoints
 from cnrfmt.checkpointing.costs.rates import Rates, largest, measure_rates, measure_write
@@ -23,6 +25,7 @@ from cnrfmt.encodings import row_ids
 from cnrfmt.errors import UsageError
 from cnrfmt.kernels._jit import INTERPRETED
 from cnrfmt.sizes import commit_sizes
+from tests.storage.support import QuickFs
 
 RATES = Rates(encode=2e9, gather=1e9, write=5e8)
 SCALE = 1 if INTERPRETED else 10
@@ -114,6 +117,72 @@ def test_many_small_tables_and_codebooks(tmp_path: Path) -> None:
     for checkpoint, real in zip(planned.checkpoints, wrote, strict=True):
         assert checkpoint.nbytes == pytest.approx(sum(real.values()), rel=0.03)
         assert checkpoint.sizes["weights"] == real["weights"]
+
+
+def test_a_grid_takes_what_is_typical() -> None:
+    planned = plan(quantize=Grid(learning_rate=0.01, restores=3), policy="consecutive", intervals=2)
+    other_rate = plan(quantize=Grid(learning_rate=7.0, c=2), policy="consecutive", intervals=2)
+    assert planned == other_rate
+    baseline, delta = (c.sizes for c in planned.checkpoints)
+    counts = [table.count for table in SHAPES], [round(t.count * Traffic(0.26).fraction(t.count, 1)) for t in SHAPES]
+    for sizes, (user, item, visitor, word), more, code in ((baseline, counts[0], 1.1, 12), (delta, counts[1], 1, 8)):
+        values = 64 * user + 48 * item + 20 * visitor
+        bits = 1.5 * more * values + 5.4 * (user + item + visitor)
+        # What isn't float32 is raw, and so is optimizer state of dim values.
+        assert sizes["weights"] == pytest.approx(bits / 8 + 64 * word, abs=4)
+        assert sizes["optimizer"] == pytest.approx(code * (user + visitor) / 8 + 2 * 4 * 48 * item, abs=4)
+    eight = {"word": None, "*": Quantize(8)}
+    named = plan(quantize={"user": Grid(learning_rate=0.1, c=1), **eight}, intervals=1).checkpoints[0].sizes
+    others = plan(SHAPES[1:], quantize=eight, intervals=1).checkpoints[0].sizes
+    assert named["weights"] - others["weights"] == math.ceil(SHAPES[0].count * (64 * 2.1 * 1.1 + 5.4) / 8)
+
+
+def test_finer_steps_take_more_bits() -> None:
+    assert [typical.value_bits(c) for c, _ in typical.BITS] == [bits for _, bits in typical.BITS]
+    found = [typical.value_bits(c) for c in np.geomspace(0.01, 100, 200)]
+    assert all(a >= b > 0 for a, b in pairwise(found))
+    assert typical.value_bits(0.125) == pytest.approx(2.9 + 2)
+    assert "2.1 bits per value in steps of 1 learning rates, 2.31 in a baseline" in typical.words(1)
+
+
+@pytest.mark.parametrize("c", [2, 1])
+def test_a_trainer_with_adagrad_takes_about_that(tmp_path: Path, c: float) -> None:
+    rng, rows, rate = np.random.default_rng(0), 800 * SCALE, 0.02
+    weight, state = rng.normal(0, 0.05, (rows, 64)).astype(np.float32), np.zeros(rows, np.float32)
+    chance = np.arange(1, rows + 1) ** -1.05
+    tables = {"t": TableData(weight, columns={"accumulator": state})}
+    written = []
+    with CheckpointManager(
+        tmp_path / "run", encoding=Grid(learning_rate=rate, c=c), merge_share=None, fs=QuickFs()
+    ) as manager:
+        for batches in (60, 20, 20):
+            for _ in range(batches):
+                ids = np.unique(rng.choice(rows, rows // 20, p=chance / chance.sum()))
+                gradients = rng.normal(size=(len(ids), 64)).astype(np.float32)
+                state[ids] += (gradients**2).mean(axis=1)
+                weight[ids] -= rate * gradients / np.sqrt(state[ids])[:, None]
+                manager.track("t", ids)
+            manager.save(0, tables).wait()
+            written.append(commit_sizes(tmp_path / "run"))
+    with cnrfmt.open(tmp_path / "run") as ck:
+        touched = len(ck["t"].changed(since=1).rows)
+    shape = table_shape("t", rows, 64, columns={"accumulator": True})
+    planned = plan([shape], touched=touched / rows, quantize=Grid(learning_rate=rate, c=c), policy="consecutive")
+    last = planned.checkpoints[1].sizes
+    # Few rows bear the models of their codes.
+    assert written[2]["weights"] == pytest.approx(last["weights"], rel=0.4 if SCALE > 1 else 0.8)
+    assert written[2]["optimizer"] == pytest.approx(last["optimizer"], rel=0.5 if SCALE > 1 else 2)
+    # All rows of a baseline are taken for trained.
+    assert written[0]["weights"] < planned.checkpoints[0].sizes["weights"] * (1 if SCALE > 1 else 1.5)
+
+
+def test_grids_of_which_nothing_is_known_are_refused() -> None:
+    with pytest.raises(UsageError, match="give the Grid learning_rate"):
+        plan(quantize=Grid(step=0.1))
+    with pytest.raises(UsageError, match="give the Grid learning_rate"):
+        plan(quantize={"user": Grid(step=0.1)})
+    with pytest.raises(UsageError, match="known of payload='rans', not of 'packed'"):
+        plan(quantize=Grid(learning_rate=0.1, c=1, payload="packed"))
 
 
 def test_shapes_are_those_of_a_container(tmp_path: Path) -> None:

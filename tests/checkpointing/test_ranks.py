@@ -329,7 +329,7 @@ def test_notes_reach_the_one_who_completes_the_manifest(tmp_path: Path) -> None:
         rank = coordinator.rank
         first, end = parts(ROWS, 2)[rank]
         tables = {"t": Shard(W[first:end], rows=(first, end), of_rows=ROWS)}
-        options = {"note": b"%d" % (end - first), "complete": complete if rank == 0 else None}
+        options = {"note": lambda: b"%d" % (end - first), "complete": complete if rank == 0 else None}
         return save_together(coordinator, tmp_path / "run", tables, **options).metadata
 
     found = as_ranks(tmp_path / "meet", 2, body)

@@ -21,7 +21,7 @@ from cnrfmt import (
     StorageError,
 )
 from cnrfmt.checkpointing.ranks.coordinator import Coordinator, FileCoordinator
-from cnrfmt.errors import RankLostError
+from cnrfmt.errors import RankLostError, SilenceError
 from cnrfmt.storage.directory_commit import DirectoryTransaction
 from cnrfmt.storage.fs import Fs
 from tests.checkpointing.ranks import (
@@ -247,8 +247,9 @@ def test_coordinator_that_cannot_say_what_others_heard(tmp_path: Path, name: str
         assert other == 1 if behind else isinstance(other, RankLostError)
         assert head.version == (1 if behind else 0)
     else:
-        assert isinstance(mine, CommitError)
+        assert isinstance(mine, SilenceError)
         assert "no network" in str(mine)
+        assert isinstance(mine.__cause__, ConnectionError)
         assert isinstance(other, RankLostError)
         assert head.version == 0
     after(path, tmp_path / "meet", head.version)

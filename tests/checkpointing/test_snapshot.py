@@ -26,7 +26,8 @@ from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.segment import NO_STATE, SegmentHeader
 from cnrfmt.inputs import as_source
 from cnrfmt.plan import Plan, plan_baseline, plan_delta
-from cnrfmt.segment_writer import TableWrite, write_segment
+from cnrfmt.segment_writer import write_segment
+from cnrfmt.table_writes import TableWrite
 from tests.test_quantised import CHOICES, keys_of, values_of
 
 CHUNK = 600

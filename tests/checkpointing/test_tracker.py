@@ -221,7 +221,6 @@ class TestStates:
     @pytest.mark.parametrize("make", [lambda: RowTracker(9, name="user"), lambda: KeyTracker(name="user")])
     def test_without_what_was_committed(self, make: Callable[[], RowTracker | KeyTracker]) -> None:
         tracker = make()
-        assert not tracker.keeps_since_baseline
         tracker.mark([1])
         calls = (tracker.since_baseline, lambda: tracker.take(since_baseline=True), lambda: tracker.restore([1]))
         for refused in calls:
@@ -257,11 +256,13 @@ class TestDeletions:
         keys.mark([1, 2])
         keys.forget([2, 3])
         keys.mark([3])
-        assert (keys.count, keys.count_deleted) == (2, 1)
+        assert keys.count == 2
         assert keys.take().tolist() == [1, 3]
         assert keys.take_deleted().tolist() == [2]
         keys.commit()
-        assert (keys.count, keys.count_deleted) == (0, 0)
+        assert keys.count == 0
+        keys.take()
+        assert keys.take_deleted().tolist() == []
 
     @pytest.mark.parametrize("later", ["mark", "forget"])
     def test_what_came_meanwhile_outlives_a_give_back(self, later: str) -> None:
@@ -286,7 +287,8 @@ class TestDeletions:
         assert keys.take_deleted().tolist() == [1, 5]
         keys.commit()
         assert keys.since_baseline().tolist() == [2, 3, 4]
-        assert keys.deleted_since_baseline().tolist() == [1, 5]
+        keys.take(since_baseline=True)
+        assert keys.take_deleted().tolist() == [1, 5]
 
     def test_out_of_turn(self) -> None:
         keys = KeyTracker(name="visitor")
@@ -470,7 +472,8 @@ class Machine(RuleBasedStateMachine):
     def restart(self) -> None:
         """A new process has what was told to be committed, and nothing else."""
         rows, since = self.rows.since_baseline(), self.keys.since_baseline()
-        deleted = self.keys.deleted_since_baseline()
+        # Which keys are gone, the container says.
+        deleted = [key for key, alive in self.since.items() if not alive]
         self.rows = RowTracker(self.size, name="row", keep_since_baseline=True)
         self.keys = KeyTracker(name="key", keep_since_baseline=True)
         self.rows.restore(rows)
@@ -482,9 +485,7 @@ class Machine(RuleBasedStateMachine):
         assert self.rows.count == len(self.row_sets[0])
         assert self.rows.since_baseline().tolist() == sorted(self.row_sets[2])
         assert self.keys.count == sum(self.marked.values())
-        assert self.keys.count_deleted == len(self.marked) - self.keys.count
         assert self.keys.since_baseline().tolist() == sorted(k for k, alive in self.since.items() if alive)
-        assert self.keys.deleted_since_baseline().tolist() == sorted(k for k, alive in self.since.items() if not alive)
 
 
 TestMachine = Machine.TestCase
@@ -609,3 +610,22 @@ def test_nothing_is_listed_for_a_baseline() -> None:
     assert tracker.take().tolist() == [3, 7]
     tracker.commit(baseline=True)
     assert tracker.since_baseline().tolist() == []
+
+
+def test_rows_that_were_not_sent_stay_marked() -> None:
+    rows = RowTracker(100, name="t", keep_since_baseline=True)
+    rows.mark([3, 5, 70])
+    assert rows.take().tolist() == [3, 5, 70]
+    rows.mark([4])
+    rows.resize(60)
+    rows.commit(unsent=np.array([5, 70]))
+    assert rows.take().tolist() == [4, 5]
+    rows.commit()
+    assert rows.since_baseline().tolist() == [3, 4, 5]
+    keys = KeyTracker(name="k")
+    keys.mark([-3, 5, 9])
+    keys.take()
+    keys.forget([9])
+    keys.commit(unsent=np.array([5, 9]))
+    assert keys.take().tolist() == [5]
+    assert keys.take_deleted().tolist() == [9]

@@ -66,3 +66,23 @@ def test_what_it_refuses(path: Path, tmp_path: Path, cnr: Command) -> None:
     assert "piece-digest" in found.err
     with cnrfmt.open(path) as ck:
         assert ck.version == 2
+
+
+def test_encoded_anew(path: Path, tmp_path: Path, cnr: Command) -> None:
+    target = tmp_path / "serving.cnr"
+    assert cnr("compact", path, target, "--encoding", "word=4:head", "--threads", 1).code == 0
+    with cnrfmt.open(target) as ck, cnrfmt.open(path) as old:
+        assert {name for name in ck if ck[name].read().tobytes() != old[name].read().tobytes()} == {"word"}
+        encoding = ck["word"].encoding
+    assert "4" in str(encoding)
+    assert "head" in str(encoding)
+    assert cnr("verify", target).code == 0
+    for words, why in (
+        ((path, "--encoding", "8"), "for another container alone; give a target"),
+        ((path, tmp_path / "other", "--encoding", "nothing=8"), "encoding: no table is named 'nothing'"),
+        ((path, tmp_path / "other", "--encoding", "fine"), "--encoding fine: there are no bits in it"),
+    ):
+        found = cnr("compact", *words)
+        assert found.code == 2
+        assert why in found.err
+    assert not (tmp_path / "other").exists()

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import cnrfmt
+from cnrfmt import Grid
 from cnrfmt.cli.quantization import choices_of
 from cnrfmt.demo import run as demo_run
 from tests.cli.support import Command
@@ -75,6 +76,63 @@ def test_every_scheme_has_a_word(word: str) -> None:
     }
 
 
+GRIDS = {
+    "grid:step=0.01": Grid(step=0.01),
+    "grid:learning_rate=0.02:restores=3:payload=packed": Grid(learning_rate=0.02, restores=3, payload="packed"),
+    "grid:learning_rate=.02:c=1:by=momentum:one_valued=log16": Grid(
+        learning_rate=0.02, c=1, by="momentum", one_valued="log16"
+    ),
+}
+
+
+@pytest.mark.parametrize("word", GRIDS)
+def test_grids_have_words(word: str) -> None:
+    assert choices_of([f"user*={word}", "8"]) == {"user*": GRIDS[word], "*": cnrfmt.Quantize(8)}
+    assert choices_of([word]) == {"*": GRIDS[word]}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("grid", "give learning_rate with restores"),
+        ("grid:step=1:step=2", "step twice"),
+        ("grid:step=small", "step is a number, found 'small'"),
+        ("grid:step", "'step' is no KEY=VALUE of a grid; keys: learning_rate, "),
+        ("grid:step=1:column=m", "'column=m' is no KEY=VALUE of a grid"),
+        ("grid:step=1:payload=zip", "payload is one of 'fixed', 'packed', 'rans'; found 'zip'"),
+        ("grid:step=nan", "step must be a number above 0"),
+        ("t=grid:step=1:c=2", "step says all that"),
+    ],
+)
+def test_wrong_words_of_grids(word: str, message: str, model: Path, tmp_path: Path, cnr: Command) -> None:
+    found = cnr("convert", model, tmp_path / "out.cnr", "--quantize", word)
+    assert found.code == 2
+    assert f"--quantize {word}: " in found.err
+    assert message in found.err
+    assert not (tmp_path / "out.cnr").exists()
+
+
+def test_rows_are_put_on_a_grid_and_off_it(tmp_path: Path, cnr: Command) -> None:
+    values = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+    state = np.linspace(1, 2, 30, dtype=np.float32)
+    cnrfmt.save(tmp_path / "a.cnr", {"t": cnrfmt.TableData(values, columns={"accumulator": state})})
+    assert cnr("convert", tmp_path / "a.cnr", tmp_path / "a.npz").code == 0
+    assert cnr("convert", tmp_path / "a.npz", tmp_path / "b.cnr", "--quantize", "grid:step=0.1").code == 0
+    assert cnr("quantize", tmp_path / "a.cnr", tmp_path / "c.cnr", "--quantize", "t=grid:step=0.1").code == 0
+    found = cnrfmt.load(tmp_path / "b.cnr")["t"]
+    assert np.array_equal(found, cnrfmt.load(tmp_path / "c.cnr")["t"])
+    assert 0 < np.abs(found - values).max() <= 0.0625 * 2
+    lines = [" ".join(line.split()) for line in cnr("info", tmp_path / "b.cnr").out.splitlines()]
+    # The median of the rows that are above the least of all.
+    words = "t.weight grid of 2^-7, rans (step 0.1, by accumulator around 1.52) 30 0 "
+    assert any(line.startswith(words) for line in lines), lines
+    for verb, options in (("quantize", ["--dry-run", "--quantize"]), ("compact", [tmp_path / "d.cnr", "--encoding"])):
+        refused = cnr(verb, tmp_path / "b.cnr", *options, "grid:step=1")
+        assert refused.code == 2
+        assert "grid" in refused.err
+    assert not (tmp_path / "d.cnr").exists()
+
+
 def test_words_for_all_tables_come_last() -> None:
     assert list(choices_of(["8", "4=2", "user*=raw", "raw:column=m"]) or ()) == ["4", "user*", "*", ("*", "m")]
     assert choices_of([]) is None
@@ -132,7 +190,7 @@ def test_a_damaged_source_is_damage(model: Path, tmp_path: Path, cnr: Command) -
 
 
 DEMOS: dict[str, dict[str, Any]] = {
-    "": {"path": "demo.cnr", "bits": 8, "checkpoint_every": 500, "seed": 0, "plot": None, "json": False},
+    "": {"path": "demo.cnr", "bits": None, "checkpoint_every": 500, "seed": 0, "plot": None, "json": False},
     "x.cnr --bits 32 --checkpoint-every 50 --seed 3 --json": {
         "path": "x.cnr",
         "bits": 32,

@@ -48,7 +48,7 @@ def test_info_says_what_quantisation_did(original: Path, cnr: Command) -> None:
     mean = (298 * weights[0].mean + 98 * weights[1].mean) / 396
     worst = max(e.worst for e in weights)
     lines = [" ".join(line.split()) for line in section]
-    assert lines[1] == f"word.weight asymmetric 8-bit tail 398 2 {mean:.4g} {worst:.4g}"
+    assert lines[1] == f"word.weight asymmetric 8-bit tail 398 2 9.00 {mean:.4g} {worst:.4g}"
     assert lines[2].startswith("word.accumulator log 12-bit 300 0 ")
     facts = cnr("info", original, "--json").json
     (group,) = facts["tables"][0]["columns"][0]["stored"]
@@ -62,7 +62,8 @@ def test_info_says_what_quantisation_did(original: Path, cnr: Command) -> None:
         "bias": "float32",
         "group": None,
     }
-    assert group["scheme"] == {"method": "asymmetric", "num_bins": None, "ratio": None, "starts": None, "bound": None}
+    none = dict.fromkeys(("num_bins", "ratio", "starts", "bound", "step"))
+    assert group["scheme"] == {"method": "asymmetric", **none}
     (raw,) = facts["tables"][1]["columns"][0]["stored"]
     assert (raw["words"], raw["scheme"], raw["rows"], raw["max_error"]) == ("raw float32", None, 6, 0)
 
@@ -85,7 +86,7 @@ def test_parts_that_are_stored_alike_are_taken_together(tmp_path: Path, cnr: Com
     ]
     # The codes of both parts have another base, since the values are elsewhere.
     assert [(group["words"], group["rows"], group["encoding"]) for group in g] == [
-        ("log 12-bit", 60, {"name": "log", "bits": 12})
+        ("log 12-bit", 60, {"name": "log", "kind": "absolute", "bits": 12, "payload": "fixed", "group": None})
     ]
     assert 0 < weight[0]["exact_rows"] < 60
     assert weight[0]["max_error"] <= 0.1
@@ -223,15 +224,16 @@ def test_info_tells_of_a_run(tmp_path: Path, words: np.ndarray[Any, Any], cnr: C
     assert [needs[c.version] for c in since] == [list(needed_by(since, c.version)) for c in since]
     section = cnr("info", path).out.split("\nrun\n")[1].split("\n\n")[0]
     lines = [" ".join(line.split()) for line in section.splitlines()]
-    assert lines[:4] == [
+    assert lines[:5] == [
         f"id {record.run[:8]}…",
         "policy intermittent",
+        "encoding row-wise 3 bits: no learning rate was given",
         "restores 1 so far, 3 expected",
         "tags prod: version 2",
     ]
-    assert lines[4] == "the newest checkpoints, and 5 more that --json shows:"
-    assert lines[5] == "VERSION STEP KIND ROWS BYTES BITS SEGMENTS NEEDS METRICS"
-    assert len(lines[6:-1]) == 10
+    assert lines[5] == "the newest checkpoints, and 5 more that --json shows:"
+    assert lines[6] == "VERSION STEP KIND ROWS BYTES BITS SEGMENTS NEEDS METRICS"
+    assert len(lines[7:-1]) == 10
     last = record.checkpoints[-2]
     assert lines[-3].startswith(f"13 1300 {last.kind} {last.rows} ")
     assert lines[-3].endswith(f"{last.bits} {last.chain} {', '.join(map(str, needs[13]))} auc 0.63")

@@ -24,16 +24,32 @@ def test_a_plan_for_tables_that_are_not_there_yet(cnr: Command) -> None:
     assert (found.code, found.err) == (0, "")
     lines = lines_of(found.out)
     assert lines[0] == "intermittent, 12 checkpoints"
-    assert lines[1] == "KIND ROWS WEIGHTS OPTIMIZER IDS REST ALL KEPT RESTORE STALL WRITE"
+    assert lines[1] == "KIND ROWS WRITTEN KEPT RESTORE STALL WRITE"
     assert "".join(line.split()[1][0] for line in lines[2:14]) == "bsssssssbsss"
     # 28 bytes a row at 3 bits, 1.5 an accumulator; 260 bytes a row in memory.
-    assert lines[2].startswith("0 baseline 103,000 2.83 MB 150 kB 0 B ")
-    assert lines[2].split(" kB ")[-1].endswith("ms")
+    assert lines[2].startswith("0 baseline 103,000 3.0")
+    assert lines[2].endswith(" ms")
+    assert lines[15:17] == ["what is written", "WEIGHTS OPTIMIZER IDS REST ALL"]
+    assert lines[17].startswith("0 2.83 MB 150 kB 0 B ")
+    # As many bytes as the table above says.
+    assert [line.split()[3:5] for line in lines[2:14]] == [line.split()[-2:] for line in lines[17:29]]
     assert "bits: 3 for 3 restores expected; 1 version kept readable, in a directory" in lines
     assert any(line.startswith("rates of all threads on this machine: encode 2,000 MB/s (given), ") for line in lines)
     assert any(line.startswith("0.26 of the rows in an interval, Zipf's law with exponent 1.05") for line in lines)
     assert any(line.startswith("written on average") for line in lines)
     assert not any(line.startswith("too slow") for line in lines)
+
+
+def test_it_fits_a_terminal(cnr: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 columns, for as many rows as most will ever have: no cell folds, and no line is longer."""
+    words = ["--table", "user:4000000000x64:accumulator", "--table", "item:50000x32", "--touched", "26%", "--bits", 3]
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = cnr("plan", *words, *GIVEN).out
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = cnr("plan", *words, *GIVEN).out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.split("\nassumed\n")[0] == wide.split("\nassumed\n")[0]
+    assert narrow.split() == wide.split()
 
 
 def test_the_tables_of_a_container(original: Path, cnr: Command) -> None:
@@ -69,6 +85,44 @@ def test_columns_and_kinds_of_tables(cnr: Command) -> None:
     assert found["assumed"][0] == (
         "300 lookups in an interval, all rows looked up alike; which rows are popular doesn't change"
     )
+
+
+def test_a_grid_says_what_is_typical(cnr: Command) -> None:
+    words = ["plan", "--table", "user:100000x64:accumulator", "--table", "item:300x16", "--touched", "26%"]
+    found = cnr(*words, "--encoding", "grid", "--expected-restores", 3, *GIVEN)
+    assert (found.code, found.err) == (0, "")
+    lines = lines_of(found.out)
+    assert lines[0] == "consecutive, 12 checkpoints"
+    assert "on a grid, in steps for 3 restores expected; 1 version kept readable, in a directory" in lines
+    text = " ".join(lines)
+    assert "typical of trainers with Adagrad, and a third more or less for others: 1.5 bits per value" in text
+    assert "bits: " not in text
+    # 64 values of 1.65 bits and 5.4 a row.
+    first = cnr(*words, "--encoding", "grid", "--expected-restores", 3, "--json", *GIVEN).json["checkpoints"][0]
+    assert first["bytes_by_part"]["weights"] == pytest.approx((100000 * 111 + 300 * 31.8) / 8, abs=3)
+    # Nothing said may mean any number of restores.
+    plan = cnr(*words, "--encoding", "grid", "--policy", "full", "--json", *GIVEN).json
+    assert (plan["policy"], plan["assumed"][1].split(";")[0]) == (
+        "full",
+        "on a grid, in steps for any number of restores",
+    )
+    assert "2.9 bits per value in steps of 0.5 learning rates" in plan["assumed"][2]
+    failing = ["--failure-rate", 0.05, "--run-hours", 100]
+    plan = cnr(*words, "--encoding", "grid", *failing, "--json", *GIVEN).json
+    assert "2.1 bits per value in steps of 1 learning rates" in plan["assumed"][2]
+    some = cnr(*words, "--quantize", "user=grid:learning_rate=0.1:c=2", "8", "--json", *GIVEN).json
+    assert some["policy"] == "intermittent"
+    assert "1.5 bits per value in steps of 2 learning rates" in some["assumed"][2]
+
+
+def test_rates_of_a_grid_are_measured(cnr: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(rates, "_TABLE", 1 << 16)
+    monkeypatch.setattr(rates, "_ROUNDS", 1)
+    words = ["--table", "t:1000x8:accumulator", "--touched", 0.1, "--folder", tmp_path, "--threads", 1]
+    found = cnr("plan", *words, "--encoding", "grid", "--json").json
+    assert found["measured"] == ["encode", "gather", "write"]
+    assert min(found["rates"].values()) > 0
 
 
 def test_rates_are_measured_unless_given(
@@ -127,6 +181,10 @@ def test_bits_come_of_failures_too(cnr: Command) -> None:
         ("--table a:1x1 --touched 1 --rate write=0", "above 0"),
         ("--table a:1x1 --touched 1 --intervals 0", "intervals"),
         ("--table a:1x1 --touched 1 --quantize b=4", "no table is named 'b'"),
+        ("--table a:1x1 --touched 1 --encoding grid --bits 4", "--bits and --quantize are for rows"),
+        ("--table a:1x1 --touched 1 --encoding grid --quantize 4", "--bits and --quantize are for rows"),
+        ("--table a:1x1 --touched 1 --quantize grid:step=1", "give the Grid learning_rate"),
+        ("--table a:1x1 --touched 1 --encoding best", "invalid choice"),
         ("--table a:0x1 --touched 1", "no rows in any table"),
     ],
 )

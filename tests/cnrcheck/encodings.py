@@ -25,6 +25,13 @@ def rowwise(bits: int, layout: str, scale: str, bias: str | None, group: int | N
     return {"name": "rowwise", "bits": bits, "layout": layout, "scale": scale, "bias": bias, "group": group}
 
 
+def log(bits: Any, base: Any, shift: Any) -> Json:
+    return {
+        **{"name": "log", "kind": "absolute", "bits": bits, "base": base, "shift": shift},
+        **{"payload": "fixed", "group": None},
+    }
+
+
 def every() -> Iterator[Json]:
     """All legal encodings but raw ones, with a few groups, blocks, bases and shifts."""
     yield from ({"name": "cast", "dtype": dtype} for dtype in ("float16", "bfloat16"))
@@ -35,7 +42,7 @@ def every() -> Iterator[Json]:
         yield rowwise(bits, "packed", scale, bias, group)
     for bits, values, block in itertools.product((2, 3, 4), ("float32", "float16"), BLOCKS):
         yield {"name": "codebook", "bits": bits, "values": values, "block": block}
-    yield from (dict(zip(("name", "bits", "base", "shift"), ("log", *log), strict=True)) for log in LOGS)
+    yield from (log(*numbers) for numbers in LOGS)
 
 
 METHODS = {"cast": "cast", "codebook": "kmeans", "log": "log", "rowwise": "adaptive"}
@@ -47,8 +54,8 @@ def scheme_of(encoding: Json) -> Json | None:
         return None
     method = "symmetric" if encoding.get("bias", "") is None else METHODS.get(encoding["name"], "other")
     return {
-        "method": method, "num_bins": 25, "ratio": 0.5, "starts": None, "bound": 0.25, "mean_error": 1e-3,
-        "max_error": 0.125,
+        "method": method, "num_bins": 25, "ratio": 0.5, "starts": None, "bound": 0.25, "step": None,
+        "mean_error": 1e-3, "max_error": 0.125,
     }  # fmt: skip
 
 

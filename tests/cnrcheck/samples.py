@@ -45,7 +45,7 @@ CODED = {
     "own": {"name": "codebook", "bits": 3, "values": "float16", "block": None},
     "shared": {"name": "codebook", "bits": 2, "values": "float32", "block": 4},
     "cast": {"name": "cast", "dtype": "float16"},
-    "state": {"name": "log", "bits": 12, "base": 0x2F800000, "shift": 15},
+    "state": e.log(12, 0x2F800000, 15),
 }
 
 

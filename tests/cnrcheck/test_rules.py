@@ -110,7 +110,7 @@ TOC_EDITS: list[tuple[set[str], Edit]] = [
     ({"part-scheme"}, put(*STATE, "scheme", "mean_error", 0.5)),
     ({"part-scheme"}, put("tables", 1, "parts", 0, "scheme", e.scheme_of(HALF))),
     ({"part-encoding"}, put("tables", 0, "parts", 0, "encoding", {**HALF, "scale": "float32"})),
-    ({"part-encoding"}, put("tables", 0, "parts", 0, "encoding", {"name": "grid"})),
+    ({"part-encoding"}, put("tables", 0, "parts", 0, "encoding", {"name": "mesh"})),
     ({"part-encoding"}, put("tables", 1, "parts", 0, "encoding", "dtype", "int32")),
     ({"exception"}, put("tables", 0, "parts", 1, "exceptions_of", 1)),
     ({"part-overlap"}, put("tables", 0, "parts", 1, "exceptions_of", None)),

@@ -71,11 +71,11 @@ def readers_of(workload: Workload, seed: int, chance: Chance) -> int:
     return gone
 
 
-@pytest.mark.parametrize("last", ["collect", "checkpoint", "compact", "merge"])
+@pytest.mark.parametrize("last", ["collect", "checkpoint", "grid", "compact", "merge"])
 def test_readers_look_on_while_their_versions_are_given_up(last: str) -> None:
     with repeatable() as chance:
         gone = sum(readers_of((*HISTORY[:-1], last), seed, chance) for seed in range(3))
-    assert bool(gone) == (last in ("collect", "checkpoint"))
+    assert bool(gone) == (last in ("collect", "checkpoint", "grid"))
 
 
 def test_readers_tell_of_rows_that_are_not_theirs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,9 +47,22 @@ def test_what_was_acknowledged_rules_out_what_was_before() -> None:
     assert [m.head for m in doing.possible([2, 1])] == [2]
 
 
+def test_a_run_on_a_grid_goes_on_where_one_was() -> None:
+    model = step("create", Expected(), 0, "directory").after
+    assert not model.on_grid
+    begun = step("grid", model, 1, "directory")
+    assert begun.given[0]
+    assert [(m.head, m.chain) for m in begun.stages] == [(1, 1), (2, 2)]
+    gone_on = step("grid", begun.after, 2, "directory")
+    assert not gone_on.given[0]
+    # The fourth segment is merged with those before it.
+    assert [(m.head, m.chain) for m in gone_on.stages] == [(3, 3), (4, 4), (5, 1)]
+    assert not step("checkpoint", gone_on.after, 3, "directory").after.on_grid
+
+
 def test_what_cannot_be_done_is_an_append(tmp_path: Path) -> None:
     model = step("create", Expected(), 0, "file").after
-    for name in ("collect", "tag", "checkpoint", "merge", "compact", "create"):
+    for name in ("collect", "tag", "checkpoint", "grid", "merge", "compact", "create"):
         assert step(name, model, 0, "file").operation.name == "append"
     assert step("append", Expected(), 0, "file").operation.name == "create"
     assert "compact" in fitting(step("append", model, 0, "file").after, "file")

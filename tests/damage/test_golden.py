@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import cnrfmt
 from cnrfmt.format.blocks import MAJOR, MINOR
+from cnrfmt.format.encoding import GridLayout
 from tools import cnrcheck, make_golden
 from tools.damage.golden import ROOT, Golden, exact, goldens, plain, read_version, wrong_answers
 
@@ -26,7 +28,7 @@ def test_every_minor_version_that_was_written_has_its_folder() -> None:
 
 
 def test_they_hold_every_index_code_encoding_and_data_type() -> None:
-    codes, encodings, dtypes = set(), set(), set()
+    codes, encodings, integers, dtypes = set(), set(), set(), set()
     for golden in GOLDENS.values():
         for version in golden.expected:
             with cnrfmt.open(golden.path, version=version) as ck:
@@ -35,11 +37,17 @@ def test_they_hold_every_index_code_encoding_and_data_type() -> None:
             codes |= {"deleted" for table in tables if table.deleted is not None}
             for part in (part for table in tables for part in table.parts):
                 dtypes.add(part.layout.dtype)
-                encodings.add((type(part.layout).__name__, getattr(part.layout, "bits", None)))
+                kind, payload = (getattr(part.layout, name, "") for name in ("kind", "payload"))
+                if isinstance(part.layout, GridLayout) or payload == "rans":
+                    integers.add((type(part.layout).__name__, kind, payload))
+                else:
+                    encodings.add((type(part.layout).__name__, getattr(part.layout, "bits", None)))
                 encodings |= {("exceptions", None)} if part.exceptions_of is not None else set()
     assert codes == {"range", "raw", "packed", "runs", "bitmap", "deleted"}
     bits = {"RawLayout": (None,), "CastLayout": (None,), "RowwiseLayout": range(2, 9), "CodebookLayout": (2, 3)}
     every = {*bits.items(), ("LogLayout", (8, 12, 16)), ("exceptions", (None,))}
+    kinds, payloads = ("absolute", "residual"), ("fixed", "packed", "rans")
+    assert integers == {*product(("GridLayout",), kinds, payloads), *product(("LogLayout",), kinds, ("rans",))}
     assert encodings == {(name, number) for name, numbers in every for number in numbers}
     assert dtypes == set(cnrcheck.ITEM)
 

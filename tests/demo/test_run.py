@@ -21,6 +21,7 @@ from cnrfmt.demo.orders import Dataset
 from cnrfmt.demo.plot import check_path
 from cnrfmt.demo.report import Screen
 from cnrfmt.demo.run import run_demo
+from cnrfmt.format.encoding import GridLayout
 
 _SCRIPT = """
 import sys
@@ -115,7 +116,7 @@ def test_quantised_rows_take_fewer_bytes_and_change_little(quantised: Told, exac
 def test_what_it_tells_is_what_it_found(quantised: Told) -> None:
     result, text = quantised.result, quantised.text
     assert "94 real grocery orders of 7 users and 387 products" in text
-    assert "policy consecutive, 4 bits per weight" in text
+    assert "policy consecutive, weights in rows of 4 bits" in text
     for checkpoint in result["checkpoints"]:
         start = f"{checkpoint['version']:3}{checkpoint['order']:7,}{sum(checkpoint['rows'].values()):8,}"
         (line,) = (line for line in text.splitlines() if line.startswith(start))
@@ -130,6 +131,36 @@ def test_what_it_tells_is_what_it_found(quantised: Told) -> None:
         "cnrfmt rows demo.cnr product 0:5",
         "cnrfmt verify demo.cnr",
     ]
+
+
+def test_a_grid_is_compared_with_rows_of_few_bits(tmp_path: Path, exact: Told) -> None:
+    found = demo(tmp_path, plot="demo.png")
+    result, text = found.result, found.text
+    assert (result["encoding"], result["bits"]) == ("grid", None)
+    (rows,) = result["beside"]
+    # One restore, and Check-N-Run has 2 bits for that.
+    assert rows["bits"] == 2
+    assert [c["order"] for c in rows["checkpoints"]] == [c["order"] for c in result["checkpoints"]]
+    assert rows["totals"]["full_bytes"] == result["totals"]["full_bytes"] == exact.result["totals"]["full_bytes"]
+    for run_, words in ((result, "on a grid"), (rows, "in rows of 2 bits")):
+        totals, found_quality = run_["totals"], run_["quality"]
+        assert totals["bytes"] == sum(sum(c["bytes"].values()) for c in run_["checkpoints"])
+        assert found_quality["uninterrupted"] == exact.result["quality"]["uninterrupted"]
+        assert 0 < abs(found_quality["log_loss_difference"]["relative"]) < 0.05
+        (line,) = (line for line in text.splitlines() if line.startswith(f"killed and restored, {words}"))
+        loss, megabytes = f"{found_quality['interrupted']['log_loss']:.5f}", f"{totals['bytes'] / 1e6:.2f}"
+        assert line.split()[-4:-1] == [loss, megabytes, "MB"]
+        assert len(line) <= 80
+    weights = [sum(c["bytes"]["rows"] for c in one["checkpoints"]) for one in (result, rows)]
+    assert weights[0] < weights[1]
+    assert "weights on a grid" in text
+    assert exact.result["beside"] == []
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    # What it was compared with is gone.
+    assert [path.name for path in tmp_path.glob("*.cnr")] == ["demo.cnr"]
+    with cnrfmt.open(tmp_path / "demo.cnr") as ck:
+        assert isinstance(ck["pair"].encoding, GridLayout)
+    assert cnrfmt.verify(tmp_path / "demo.cnr").sound
 
 
 def test_bad_arguments_change_nothing(tmp_path: Path) -> None:

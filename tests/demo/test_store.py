@@ -8,7 +8,7 @@ import pytest
 import cnrfmt
 from cnrfmt import UsageError
 from cnrfmt.demo import trainer
-from cnrfmt.demo.model import DIM, PAIR_START, Model
+from cnrfmt.demo.model import DIM, PAIR_START, SETTINGS, Model
 from cnrfmt.demo.orders import Dataset
 from cnrfmt.demo.store import PARTS, Store, is_demo, written
 from tests.demo.support import same_bits
@@ -102,6 +102,25 @@ def test_what_was_written_is_told_by_table_and_part(some: Dataset, tmp_path: Pat
             assert 0 < sizes["metadata"] < 64 << 10
             plain = sum(existing.values()) * (DIM + 1) * 4 + 8 * existing["pair"]
             assert model.nbytes == plain + dense_bytes
+
+
+def test_of_a_grid_the_rows_that_were_written_are_counted_and_restored(some: Dataset, tmp_path: Path) -> None:
+    store = Store(tmp_path / "demo.cnr")
+    model = checkpointed(some, store)
+    found = restored(some, store)
+    with cnrfmt.open(store.path) as ck:
+        parts = [part for entry in ck.view.segments[ck.manifest.chain[0].segment].toc.tables for part in entry.parts]
+    sizes = {part.scheme.step.size for part in parts if part.scheme is not None and part.scheme.step is not None}
+    # For one restore, steps of two learning rates at the most, to the nearest power of two.
+    assert sizes == {2 * float(SETTINGS.rate)}
+    for stored, want in zip(found.weights, model.weights, strict=True):
+        assert 0 < np.abs(stored - want).max() <= 2**0.5 * max(sizes) / 2
+    existing = model.existing
+    for version in range(3):
+        facts = written(store.path, version)
+        assert all(0 < facts["rows"][name] <= existing[name] for name in existing)
+        assert 0 < facts["bytes"]["rows"] < DIM * sum(facts["rows"].values())
+    assert written(store.path, 0)["rows"]["user"] == some.users
 
 
 def test_settings_that_there_are_not_are_refused(tmp_path: Path) -> None:

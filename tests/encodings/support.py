@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cnrfmt.encodings import Encoded, Encoder, Recipe, coder, encoder
-from cnrfmt.format.encoding import CastLayout, CodebookLayout, Layout, LogLayout, RawLayout, RowwiseLayout, is_legal
+from cnrfmt.format.encoding import CastLayout, CodebookLayout, Layout, LogLayout, RawLayout, RowwiseLayout
+from cnrfmt.format.legality import is_legal
 from cnrfmt.format.scheme import Scheme
 from cnrfmt.kernels._jit import INTERPRETED
 

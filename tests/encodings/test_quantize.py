@@ -10,7 +10,8 @@ import pytest
 
 from cnrfmt.encodings.quantize import Quantize, check_patterns, choice_for, speaks_of
 from cnrfmt.errors import UsageError
-from cnrfmt.format.encoding import CodebookLayout, Layout, RowwiseLayout, is_legal
+from cnrfmt.format.encoding import CodebookLayout, Layout, RowwiseLayout
+from cnrfmt.format.legality import is_legal
 from cnrfmt.format.schema import ColumnSchema
 from cnrfmt.format.scheme import Scheme, methods_of
 

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from cnrfmt.format.chain import check_chain
-from cnrfmt.format.encoding import CastLayout, CodebookLayout, Layout, LogLayout, RawLayout, RowwiseLayout
+from cnrfmt.format.encoding import (
+    CastLayout,
+    CodebookLayout,
+    GridLayout,
+    Layout,
+    LogLayout,
+    RawLayout,
+    RowwiseLayout,
+)
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.format.toc import DenseEntry, Part, RowSet, TableEntry, Toc
@@ -21,6 +29,9 @@ ENTRIES = [
     ChainEntry(b"2" * 16, STATES[0], STATES[1], None, 1, 1),
 ]
 FLOAT = RawLayout("float32")
+ABSOLUTE, RESIDUAL = GridLayout("absolute", -9, "fixed", 7), GridLayout("residual", -9, "rans", None, 2)
+OTHER = GridLayout("residual", -8, "packed", None, 2)
+LOG, CHANGES = LogLayout(12, 1, 0, "absolute", "rans", 4), LogLayout(12, 1, 0, "residual", "rans", 4)
 
 
 def columns() -> tuple[ColumnSchema, ...]:
@@ -78,7 +89,9 @@ def test_a_chain_that_agrees() -> None:
     assert findings([toc(*tocs[0].tables, dropped), *tocs[1:]]) == []
 
 
-@pytest.mark.parametrize("layout", [CastLayout("bfloat16"), RowwiseLayout(8), CodebookLayout(2), LogLayout(12, 1, 0)])
+@pytest.mark.parametrize(
+    "layout", [CastLayout("bfloat16"), RowwiseLayout(8), CodebookLayout(2), LogLayout(12, 1, 0), ABSOLUTE]
+)
 def test_float32_columns_have_every_encoding(layout: Layout) -> None:
     one_valued = part("s", (0, 1), layout)
     parts = [one_valued] if isinstance(layout, LogLayout) else [one_valued, part(layout=layout)]
@@ -119,6 +132,7 @@ def test_rows_are_null_exactly_for_a_keyed_table() -> None:
         (part("g", (0, 1), RawLayout("uint16")), "part-encoding"),
         (part("g", (0, 1), CastLayout("float16")), "part-encoding"),
         (part("g", (0, 1), LogLayout(12, 1, 0)), "part-encoding"),
+        (part("g", (0, 1), ABSOLUTE), "part-encoding"),
         # Logarithmic codes are for columns of one value per row, even where a part of another is as narrow.
         (part(elements=(1, 2), layout=LogLayout(12, 1, 0)), "part-encoding"),
         (part("s", (0, 1), RawLayout("float16")), "part-encoding"),
@@ -126,6 +140,46 @@ def test_rows_are_null_exactly_for_a_keyed_table() -> None:
 )
 def test_parts_are_those_of_the_schemas_columns(found: Part, rule: str) -> None:
     assert findings([toc(user(5, part(), found), ITEMS)]) == [(rule, "here, chain entry 0, table 'u', part 1")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "broken"),
+    [
+        ([[("weight", ABSOLUTE)], [("weight", RESIDUAL)], [("weight", RESIDUAL)]], []),
+        ([[("s", LOG)], [("s", CHANGES)], [("s", CHANGES)]], []),
+        ([[("s", LogLayout(12, 1, 0))], [("s", CHANGES)]], []),
+        # Nothing under it: in the baseline, in a delta, in its own step alone.
+        ([[("weight", RESIDUAL)]], ["0"]),
+        ([[("weight", FLOAT)], [("weight", RESIDUAL)]], ["1"]),
+        ([[("weight", FLOAT)], [("weight", ABSOLUTE), ("weight", RESIDUAL)]], ["1"]),
+        # On another grid, in another column.
+        ([[("weight", ABSOLUTE)], [("weight", OTHER)]], ["1"]),
+        ([[("s", ABSOLUTE)], [("weight", RESIDUAL)]], ["1"]),
+        ([[("s", LOG)], [("s", LogLayout(12, 2, 0, "residual", "rans", 4))]], ["1"]),
+        ([[("s", LOG)], [("s", RESIDUAL)]], ["1"]),
+        # A raw part between them may be of other rows.
+        ([[("weight", ABSOLUTE)], [("weight", FLOAT)], [("weight", RESIDUAL)]], []),
+    ],
+)
+def test_residuals_need_integers_in_an_older_step(steps: list[list[tuple[str, Layout]]], broken: list[str]) -> None:
+    tocs = []
+    for parts in steps:
+        found = [part(name, (0, 1) if name == "s" else (0, 3), layout) for name, layout in parts]
+        tocs.append(toc(user(5, *found), ITEMS))
+    states = [bytes([0xA0 + n]) * 16 for n in range(3)]
+    chain = tuple(ChainEntry(bytes([n]) * 16, states[n - 1] if n else None, states[n], None, 1, 1) for n in range(3))
+    found = findings(tocs, chain=chain[: len(tocs)])
+    column = next((name for name, layout in steps[-1] if layout.is_residual), "weight")
+    assert found == [("residual-base", f"here, chain entry {n}, table 'u', column '{column}'") for n in broken]
+
+
+def test_residuals_of_a_step_have_no_base_in_it() -> None:
+    base, residual = toc(user(5, part(layout=ABSOLUTE)), ITEMS), toc(user(5, part(layout=RESIDUAL)), ITEMS)
+    # The second and the third segment make one step.
+    assert findings([base, residual, residual]) == []
+    place = "here, chain entry {}, table 'u', column 'weight'"
+    found = findings([toc(user(5), ITEMS), base, residual])
+    assert found == [("residual-base", place.format(2))]
 
 
 def test_the_dense_state_is_that_of_a_segment_that_has_some() -> None:

@@ -16,13 +16,14 @@ from cnrfmt.format.encoding import (
     MAX_GROUP,
     CastLayout,
     CodebookLayout,
+    GridLayout,
     Layout,
     LogLayout,
     RawLayout,
     RowwiseLayout,
-    is_legal,
-    parse_layout,
+    directory_bytes,
 )
+from cnrfmt.format.legality import is_legal, parse_layout
 
 TYPES = (*ITEM_SIZES, "bool", None)
 # The rows of the table in section 6.3, written out.
@@ -44,6 +45,13 @@ LAYOUTS: list[Layout] = [
     LogLayout(8, 1, 0),
     LogLayout(12, 0x3F000000, 15),
     LogLayout(16, 0x00800000, 11),
+    LogLayout(12, 0x3F000000, 15, "absolute", "rans", 65536),
+    LogLayout(8, 1, 0, "residual", "rans", 1),
+    GridLayout("absolute", -126, "fixed", 1),
+    GridLayout("residual", 103, "fixed", 26),
+    GridLayout("absolute", -10, "packed", None, 1),
+    GridLayout("residual", 0, "packed", None, 65536),
+    GridLayout("residual", -16, "rans", None, 512),
 ]
 
 
@@ -67,7 +75,8 @@ def test_metadata_says_all_of_a_layout(layout: Layout) -> None:
         refused(rest, "part-encoding" if key == "name" else "json-field")
         # No value has two types: true isn't 1, nor 8.0 8.
         for other in (True, 8.0, [8], {"a": 1}, "x", -1):
-            refused({**value, key: other})
+            if (key, other) != ("floor", -1):
+                refused({**value, key: other})
     refused({**value, "more": 1}, "json-field")
     assert parse_layout({**value, "more": 1}, "here", lenient=True) == layout
 
@@ -75,7 +84,7 @@ def test_metadata_says_all_of_a_layout(layout: Layout) -> None:
 def test_what_is_no_encoding() -> None:
     for value in (None, [], "raw", 7):
         refused(value, "json-field")
-    for name in ("Raw", "grid", "", None, 5, ["raw"], {}):
+    for name in ("Raw", "Grid", "", None, 5, ["raw"], {}):
         refused({"name": name, "dtype": "float32"})
     refused({})
 
@@ -125,6 +134,65 @@ def test_logarithmic_codes_reach_no_infinity() -> None:
             assert not is_legal(LogLayout(bits, 1, shift))  # type: ignore[arg-type]
     for other in (0, 4, 9, 24, None, "8"):
         assert not is_legal(LogLayout(other, 1, 0))  # type: ignore[arg-type]
+
+
+KINDS, PAYLOADS = ("absolute", "residual", "Absolute", None), ("fixed", "packed", "rans", "zstd", None)
+GROUPS = (None, 0, 1, 2, 65536, 65537, -1, "8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_every_combination_of_integers(kind: Any, payload: Any) -> None:
+    for group in GROUPS:
+        grouped = payload in ("packed", "rans") and group in (1, 2, 65536)
+        for floor, bits in product((-127, -126, 0, 103, 104, None, "0"), (None, 0, 1, 8, 26, 27, "8")):
+            fixed = payload == "fixed" and group is None and bits in (1, 8, 26)
+            legal = kind in KINDS[:2] and floor in (-126, 0, 103) and (fixed or (grouped and bits is None))
+            assert is_legal(GridLayout(kind, floor, payload, bits, group)) == legal  # type: ignore[arg-type]
+        legal = (kind, payload, group) == ("absolute", "fixed", None) or (
+            kind in KINDS[:2] and payload == "rans" and grouped
+        )
+        assert is_legal(LogLayout(12, 1, 0, kind, payload, group)) == legal
+
+
+def test_what_a_layout_of_integers_says_of_itself() -> None:
+    absolute, residual = GridLayout("absolute", -3, "fixed", 8), GridLayout("residual", -3, "rans", None, 8)
+    assert (absolute.is_residual, residual.is_residual) == (False, True)
+    assert (absolute.is_grouped, residual.is_grouped) == (False, True)
+    assert (absolute.stands_alone, residual.stands_alone) == (True, False)
+    assert absolute.grid == residual.grid == ("grid", -3)
+    log, changes = LogLayout(8, 5, 2), LogLayout(8, 5, 2, "residual", "rans", 4)
+    assert (log.is_residual, changes.is_residual) == (log.is_grouped, changes.is_grouped) == (False, True)
+    assert (log.stands_alone, changes.stands_alone) == (True, False)
+    assert log.grid == changes.grid == ("log", 8, 5, 2)
+    assert not LogLayout(8, 5, 2, "absolute", "rans", 4).stands_alone
+    for other in (RawLayout("int8"), CastLayout("float16"), RowwiseLayout(8), CodebookLayout(2)):
+        assert not other.is_residual
+        assert not other.is_grouped
+
+
+@pytest.mark.parametrize(
+    ("group", "width", "fits"),
+    [(1, 1 << 20, True), (2, 32768, True), (2, 32769, False), (65536, 1, True), (65536, 2, False), (None, 9999, True)],
+)
+def test_how_wide_the_rows_of_a_group_may_be(group: int | None, width: int, fits: bool) -> None:
+    payload, bits = ("packed", None) if group else ("fixed", 3)
+    assert GridLayout("absolute", 0, payload, bits, group).fits(width) == fits
+    assert RowwiseLayout(8).fits(width)
+    for layout in (LogLayout(8, 1, 0), LogLayout(8, 1, 0, "absolute", "rans", 65536)):
+        assert (layout.fits(1), layout.fits(2)) == (True, False)
+
+
+def test_the_bytes_of_a_directory() -> None:
+    want = {0: 0, 1: 16, 2: 16, 3: 24, 1023: 8 + 4096, 1024: 8 + 4096, 1025: 8 + 4096 + 16, 2048: 2 * (8 + 4096)}
+    assert {groups: directory_bytes(groups) for groups in want} == want
+    # Two bytes a row, packed; eight states a group and the smallest head, under rans; all bytes, where none may vary.
+    assert GridLayout("absolute", 0, "packed", None, 3).least_bytes(7, 5) == 24 + 14
+    assert GridLayout("residual", 0, "rans", None, 3).least_bytes(7, 5) == 24 + 24 + 3 * 32
+    assert LogLayout(8, 1, 0, "residual", "rans", 3).least_bytes(7, 1) == 24 + 24 + 3 * 32
+    assert GridLayout("absolute", 0, "fixed", 3).least_bytes(7, 5) == 7 * (1 + 2)
+    assert LogLayout(12, 1, 0).least_bytes(7, 1) == 11
+    assert RowwiseLayout(8).least_bytes(7, 5) == 7 * 13
 
 
 @pytest.mark.parametrize("dtype", ITEM_SIZES)
@@ -181,7 +249,7 @@ def test_codes_of_twelve_bits_share_bytes() -> None:
     assert LogLayout(16, 1, 0).section_bytes(3, 1) == 6
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout.is_grouped], ids=str)
 @given(position=st.integers(0, 1 << 40), count=st.integers(1, 5000), width=st.integers(1, 300))
 def test_where_rows_lie(layout: Layout, position: int, count: int, width: int) -> None:
     if isinstance(layout, LogLayout):
@@ -196,4 +264,4 @@ def test_where_rows_lie(layout: Layout, position: int, count: int, width: int) -
     assert offsets.tolist() == [first // 8, (position + count - 1) * bits // 8]
     assert (offsets[1] + layout.row_bytes(width)) * 8 > last
     assert layout.section_bytes(position + count, width) == start + length
-    assert layout.stands_alone == (bits % 8 == 0 and not layout.codebook_bytes(1))
+    assert layout.stands_alone == (bits % 8 == 0 and not layout.codebook_bytes(1) and not layout.is_residual)

@@ -9,10 +9,19 @@ import pytest
 
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import strict_json
-from cnrfmt.format.encoding import CastLayout, CodebookLayout, Layout, LogLayout, RawLayout, RowwiseLayout
-from cnrfmt.format.scheme import MAX_SEARCH, NO_ERRORS, Errors, Scheme, methods_of, parse_scheme, scheme_json
+from cnrfmt.format.encoding import (
+    CastLayout,
+    CodebookLayout,
+    GridLayout,
+    Layout,
+    LogLayout,
+    RawLayout,
+    RowwiseLayout,
+)
+from cnrfmt.format.scheme import MAX_SEARCH, NO_ERRORS, Errors, Scheme, Step, methods_of, parse_scheme, scheme_json
 
 TAIL, HEAD = RowwiseLayout(8), RowwiseLayout(4, "head", "float16", "float16")
+GRID = GridLayout("residual", -16, "rans", None, 64)
 PACKED, BIASLESS = RowwiseLayout(3, "packed"), RowwiseLayout(3, "packed", "float16", None)
 METHODS: dict[Layout, tuple[str, ...]] = {
     RawLayout("float32"): (),
@@ -23,14 +32,21 @@ METHODS: dict[Layout, tuple[str, ...]] = {
     BIASLESS: ("symmetric",),
     CodebookLayout(2): ("kmeans",),
     LogLayout(12, 1, 0): ("log",),
+    LogLayout(12, 1, 0, "residual", "rans", 5): ("log",),
+    GRID: ("closed-loop",),
+    GridLayout("absolute", 0, "fixed", 3): ("closed-loop",),
 }
-EVERY = ("symmetric", "asymmetric", "adaptive", "lsq", "kmeans", "cast", "log", "raw", "")
+EVERY = ("symmetric", "asymmetric", "adaptive", "lsq", "kmeans", "cast", "log", "closed-loop", "raw", "")
 SCHEMES = [
     (PACKED, Scheme("asymmetric"), NO_ERRORS),
     (PACKED, Scheme("adaptive", 25, 0.5), Errors(0.1, 0.1)),
     (TAIL, Scheme("adaptive", MAX_SEARCH, 1.0, None, 0.0), Errors(0.0, 1e308)),
     (HEAD, Scheme("lsq", 1, 5e-324, MAX_SEARCH, 1e308), Errors(1e-300, 2.5)),
     (CodebookLayout(2), Scheme("kmeans", bound=0.25), Errors(0.125, 0.25)),
+    (GRID, Scheme("closed-loop", step=Step(0.02, 0.125, "accumulator")), Errors(0.125, 0.25)),
+    (GRID, Scheme("closed-loop", step=Step(5e-324)), Errors(0.125, 0.25)),
+    (GRID, Scheme("closed-loop", step=Step(1e308, 0.0)), NO_ERRORS),
+    (GRID, Scheme("closed-loop", bound=0.5), NO_ERRORS),
 ]
 
 
@@ -122,3 +138,44 @@ def test_infinities_are_no_numbers() -> None:
     with pytest.raises(DamagedError) as caught:
         parse_scheme({**value(), "bound": float("inf")}, PACKED, "here", lenient=False)
     assert caught.value.rule == "part-scheme"
+
+
+def step(**change: Any) -> Any:
+    found = value(method="closed-loop", num_bins=None, ratio=None)
+    return {**found, "step": {"size": 1, "reference": 2.5, "column": "g", **change}}
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad", "other"),
+    [
+        ("size", [1, 0.5, 5e-324], [0, 0.0, -1, -0.5], [None, True, "1", [1]]),
+        ("reference", [None, 0, 0.5, 1e308], [-1, -1e-300], [True, "1", [1]]),
+        ("column", [None, "g", "momentum"], [], [True, 1, ["g"]]),
+    ],
+)
+def test_steps(key: str, good: list[Any], bad: list[Any], other: list[Any]) -> None:
+    for found in good:
+        scheme, _ = parse(step(**{key: found}), GRID)
+        assert scheme is not None
+        assert getattr(scheme.step, key) == found
+    for rule, values in (("part-scheme", bad), ("json-field", other)):
+        for found in values:
+            assert refused(rule, step(**{key: found}), GRID) == f"here, step, {key}"
+
+
+def test_the_step_of_a_scheme_has_its_keys() -> None:
+    for key in step()["step"]:
+        broken = step()
+        del broken["step"][key]
+        assert refused("json-field", broken, GRID) == "here, step"
+    assert refused("json-field", step(more=1), GRID) == "here, step"
+    assert parse(step(more=1), GRID, lenient=True) == parse(step(), GRID)
+    assert refused("json-field", {**step(), "step": 5}, GRID) == "here, step"
+    assert refused("json-name", step(column=""), GRID) == "here, step, column"
+
+
+def test_the_closed_loop_alone_has_steps() -> None:
+    for layout, methods in METHODS.items():
+        for method in methods:
+            if method != "closed-loop":
+                assert refused("part-scheme", {**step(), "method": method}, layout) == "here, step"

@@ -11,7 +11,7 @@ import pytest
 
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits
-from cnrfmt.format.encoding import CodebookLayout, LogLayout, RawLayout, RowwiseLayout
+from cnrfmt.format.encoding import CodebookLayout, GridLayout, LogLayout, RawLayout, RowwiseLayout
 from cnrfmt.format.scheme import Errors, Scheme
 from cnrfmt.format.toc import (
     DenseEntry,
@@ -35,6 +35,7 @@ CHOICE: dict[str, Any] = {
     "ratio": None,
     "starts": None,
     "bound": 0.5,
+    "step": None,
     "mean_error": 0.125,
     "max_error": 0.25,
 }
@@ -463,12 +464,51 @@ def test_sections_of_codebooks(change: Callable[[Any], object], rule: str) -> No
 def test_parts_of_logarithmic_codes(bits: int, length: int) -> None:
     def logarithmic(v: Any, length: int = length) -> None:
         v["sections"][3] = [320, length]
-        log = {"name": "log", "bits": bits, "base": 1, "shift": 0}
+        log = LogLayout(bits, 1, 0).to_json()
         user(v)["parts"][2].update(encoding=log, scheme={**CHOICE, "method": "log"})
 
     assert parse(changed(logarithmic)).tables[0].parts[2].layout == LogLayout(bits, 1, 0)
     for other in (length - 1, length + 1):
         refused("part-length", changed(lambda v, other=other: logarithmic(v, other)))  # type: ignore[misc]
+
+
+def grid(v: Any, payload: str, length: int, group: int | None, bits: int | None = None) -> None:
+    """The user's weights, five rows of four elements, as integers on a grid."""
+    layout = GridLayout("residual", -9, payload, bits, group)
+    user(v)["parts"][0].update(encoding=layout.to_json(), scheme={**CHOICE, "method": "closed-loop"})
+    v["sections"][0] = [128, length]
+    end = 128 + limits.round_up(length, 64)
+    for section in v["sections"][1:]:
+        section[0] = end
+        end = end + limits.round_up(section[1], 64)
+
+
+@pytest.mark.parametrize(
+    ("payload", "group", "least"),
+    [("packed", 2, 24 + 10), ("packed", 65536 // 4, 16 + 10), ("rans", 2, 24 + 24 + 3 * 32), ("rans", 5, 24 + 16 + 32)],
+)
+def test_parts_in_groups_have_at_least_their_directory(payload: str, group: int, least: int) -> None:
+    for length in (least, least + 1, 5000):
+        end = 128 + limits.round_up(length, 64) + END - 192
+        found = parse(changed(lambda v, length=length: grid(v, payload, length, group)), end=end).tables[0]  # type: ignore[misc]
+        assert found.parts[0].layout == GridLayout("residual", -9, payload, None, group)
+        assert found.grids == found.residuals == {("weight", ("grid", -9))}
+    end = 128 + limits.round_up(least - 1, 64) + END - 192
+    refused("part-length", changed(lambda v: grid(v, payload, least - 1, group)), end=end)
+
+
+def test_parts_of_integers_of_one_width() -> None:
+    assert parse(changed(lambda v: grid(v, "fixed", 5 * (1 + 6), None, 11))).tables[0].grids
+    for length in (34, 36):
+        refused("part-length", changed(lambda v, length=length: grid(v, "fixed", length, None, 11)))  # type: ignore[misc]
+
+
+def test_a_group_has_no_more_values_than_it_may() -> None:
+    end = 128 + 5000 // 64 * 64 + 64 + END - 192
+    parse(changed(lambda v: grid(v, "packed", 5000, 16384)), end=end)
+    refused("part-encoding", changed(lambda v: grid(v, "packed", 5000, 16385)), end=end)
+    log = {"encoding": LogLayout(16, 1, 0).to_json(), "scheme": {**CHOICE, "method": "log"}, "elements": [0, 2]}
+    refused("part-encoding", changed(lambda v: user(v)["parts"][2].update(log)))
 
 
 def test_exceptions_are_raw_and_those_of_a_part_that_is_not() -> None:

@@ -217,3 +217,32 @@ def test_nothing_to_plan_for() -> None:
         base, shift = logs.plan(np.array(values, np.float32), 12)
         assert base >= LEAST_NORMAL
         assert greatest(12, base, shift) < INFINITE
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_dithered_codes_are_a_neighbour_of_the_number(bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    values = rng.lognormal(0, 2, 4000).astype(np.float32)
+    values[:4] = 0.0, -1.0, np.nan, np.inf
+    base, shift = logs.plan(values[4:], bits)
+    codes, bad = np.empty(len(values), np.int32), np.empty(len(values), np.uint8)
+    sums = np.zeros(len(values) - 4)
+    for salt in range(50):
+        assert logs.dithered(values, bits, base, shift, salt, codes, bad) == np.count_nonzero(bad)
+        assert bad[:4].tolist() == [0, 1, 1, 1]
+        assert codes[:4].tolist() == [0, 0, 0, 0]
+        held = bad[4:] == 0
+        place = (values[4:].view(np.int32).astype(np.int64) - base) / (1 << shift) + 1
+        assert (abs(codes[4:] - place)[held] < 1).all()
+        # Only the greatest may be rounded to a code that isn't there.
+        assert (place[~held] > (1 << bits) - 2).all()
+        sums += codes[4:]
+    assert (sums[held] / 50 - place[held]).mean() == pytest.approx(0, abs=0.02)
+
+
+def test_what_a_code_stands_for_keeps_it() -> None:
+    codes, bad = np.empty(4095, np.int32), np.empty(4095, np.uint8)
+    every = (0x30000000 + (np.arange(4095) << 15)).astype(np.int32).view(np.float32)
+    for salt in (0, 1, 0xFFFFFFFF):
+        assert logs.dithered(every, 12, 0x30000000, 15, salt, codes, bad) == 0
+        assert codes.tolist() == list(range(1, 4096))

@@ -20,6 +20,7 @@ import pytest
 
 import cnrfmt
 from cnrfmt.format.blocks import Slot
+from cnrfmt.format.encoding import IntegerLayout
 from cnrfmt.format.limits import LARGE_SECTION, MAX_COLUMNS, MAX_DEPTH, MAX_DIM, MAX_INTEGER, MAX_NAME, PAGE
 from cnrfmt.format.manifest import ChainEntry, Manifest, parse_manifest
 from cnrfmt.format.segment import SegmentHeader, Trailer
@@ -160,6 +161,23 @@ def names(sound: Sound) -> set[str]:
     return {encoding.get("layout", encoding["name"]) for encoding in encodings(sound)}
 
 
+def payloads(sound: Sound) -> set[str]:
+    """The payloads of its grids."""
+    return {encoding["payload"] for encoding in encodings(sound) if encoding["name"] == "grid"}
+
+
+def groups(part: Part, table: TableEntry) -> int:
+    """The groups of rows of a part; 0 where there are none."""
+    group = part.layout.group if isinstance(part.layout, IntegerLayout) else None
+    return -(-table.row_sets[part.rows].count // group) if group else 0
+
+
+def residual_exceptions(table: TableEntry) -> bool:
+    """Whether a residual part has exceptions."""
+    mains = [part.exceptions_of for part in table.parts if part.exceptions_of is not None]
+    return any(table.parts[main].layout.is_residual for main in mains)
+
+
 def padded(sound: Sound) -> set[str]:
     """The names of its encodings whose rows, or section under `log`, end in bits that belong to no code."""
     found = set()
@@ -169,6 +187,8 @@ def padded(sound: Sound) -> set[str]:
             codes = (
                 table.row_sets[part.rows].count if encoding["name"] == "log" else part.elements[1] - part.elements[0]
             )
+            if encoding.get("payload") in ("packed", "rans"):
+                continue
             if encoding.get("bits", 8) * codes % 8:
                 found.add(encoding.get("layout", encoding["name"]))
     return found
@@ -214,10 +234,11 @@ KEPT: dict[str, Holds | tuple[Holds, ...]] = {
     "part-length": (
         lambda s: {part.codebooks is None for part in s.parts()} == {True, False},
         lambda s: "log" in names(s),
+        *(functools.partial(lambda payload, s: payload in payloads(s), each) for each in ("fixed", "packed", "rans")),
     ),
     "part-encoding": tuple(
         functools.partial(lambda name, s: name in names(s), name)
-        for name in ("raw", "cast", "tail", "head", "packed", "codebook", "log")
+        for name in ("raw", "cast", "tail", "head", "packed", "codebook", "log", "grid")
     ),
     "exception": lambda s: any(part.exceptions_of is not None for part in s.parts()) and len(names(s)) > 5,
     "part-overlap": lambda s: several(s.column_parts()),
@@ -252,7 +273,7 @@ KEPT: dict[str, Holds | tuple[Holds, ...]] = {
     "directory-layout": lambda s: not s.file,
     "code-padding": tuple(
         functools.partial(lambda name, s: name in padded(s), name)
-        for name in ("tail", "head", "packed", "codebook", "log")
+        for name in ("tail", "head", "packed", "codebook", "log", "grid")
     ),
     "row-parameter": tuple(
         functools.partial(lambda name, s: name in names(s), name) for name in ("tail", "head", "packed", "codebook")
@@ -262,7 +283,20 @@ KEPT: dict[str, Holds | tuple[Holds, ...]] = {
     "index-bounds": lambda s: any(
         (r.first, r.last) == (-(1 << 63), (1 << 63) - 1) for t in s.tables() for r in t.row_sets
     ),
-    "part-scheme": lambda s: len({part.scheme.method for part in s.parts() if part.scheme}) > 5,
+    "part-scheme": (
+        lambda s: len({part.scheme.method for part in s.parts() if part.scheme}) > 5,
+        lambda s: {part.scheme.step is None for part in s.parts() if part.scheme} == {True, False},
+    ),
+    "grid-directory": lambda s: any(groups(part, t) > 1024 for t in s.tables() for part in t.parts),
+    "grid-models": lambda s: "rans" in payloads(s),
+    "grid-codes": tuple(
+        functools.partial(lambda payload, s: payload in payloads(s), each) for each in ("fixed", "packed", "rans")
+    ),
+    "residual-base": (
+        lambda s: len({part.layout for part in s.parts() if part.layout.is_residual}) > 1,
+        lambda s: any(residual_exceptions(table) for table in s.tables()),
+    ),
+    "grid-range": lambda s: any(part.layout.is_residual for part in s.parts()),
 }
 """By rule, whether a sound vector holds what the rule is about; of several, each is held by some vector."""
 
@@ -281,7 +315,7 @@ def sound_vectors() -> dict[str, Sound]:
 
 def test_the_table_is_that_of_the_specification() -> None:
     assert set(KEPT) == set(RULES)
-    assert sorted(RULES.values()) == list(range(1, 54))
+    assert sorted(RULES.values()) == list(range(1, 59))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -328,11 +362,14 @@ KINDS: set[tuple[Any, ...]] = {
         for values in ("float32", "float16")
         for shared in (False, True)
     ),
-    *(("log", bits) for bits in (8, 12, 16)),
+    *(("log", bits, "absolute", payload) for bits in (8, 12, 16) for payload in ("fixed", "rans")),
+    ("log", 12, "residual", "rans"),
+    *(("grid", kind, payload) for kind in ("absolute", "residual") for payload in ("fixed", "packed", "rans")),
 }
 """What section 6 lets a part that isn't raw be."""
 METHODS = {
-    *(("cast", "cast"), ("codebook", "kmeans"), ("log", "log"), ("packed without bias", "symmetric")),
+    *(("cast", "cast"), ("codebook", "kmeans"), ("log", "log"), ("grid", "closed-loop")),
+    ("packed without bias", "symmetric"),
     *((layout, method) for layout in ("tail", "head") for method in ("symmetric", "asymmetric", "adaptive", "lsq")),
     *(("packed", method) for method in ("asymmetric", "adaptive", "lsq")),
 }
@@ -346,7 +383,9 @@ def kind_of(encoding: dict[str, Any]) -> tuple[Any, ...]:
     if encoding["name"] == "codebook":
         return "codebook", encoding["bits"], encoding["values"], encoding["block"] is not None
     if encoding["name"] == "log":
-        return "log", encoding["bits"]
+        return "log", encoding["bits"], encoding["kind"], encoding["payload"]
+    if encoding["name"] == "grid":
+        return "grid", encoding["kind"], encoding["payload"]
     return encoding["layout"], *(encoding[key] for key in ("bits", "scale", "bias")), encoding["group"] is not None
 
 

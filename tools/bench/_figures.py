@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import statistics
 import sys
@@ -109,6 +110,14 @@ def in_turn(rounds: int, contenders: Mapping[str, Callable[[int], float]]) -> di
             found[name].append(measure(number))
         gc.collect()
     return found
+
+
+def settle_repeat(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Sets how many rounds there are where `given` doesn't say, by `quick`; ends the program where they are too few."""
+    if given.repeat is None:
+        given.repeat = 2 if given.quick else 5
+    if given.repeat < 1:
+        parser.error("--repeat must be at least 1")
 
 
 def say(text: str) -> None:

@@ -34,6 +34,12 @@ def facts(folder: Path, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     }
 
 
+def versions(machine: dict[str, Any]) -> str:
+    """What was measured, and by what, in words; of the `facts`."""
+    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+    return f"cnrfmt {machine['cnrfmt']}, Python {machine['python']}, {packages}"
+
+
 def memory(field: str) -> int:
     """A field of /proc/meminfo, in bytes."""
     for line in Path("/proc/meminfo").read_text().splitlines():

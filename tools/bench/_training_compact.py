@@ -1,9 +1,9 @@
-"""Compacting a chain against copying its bytes, and restoring after many deltas against restoring the baseline.
+"""Compacting a chain against copying its bytes, restoring after many deltas, and merging increments by addition.
 
     python -m tools.bench._training_compact [--dir DIR] [--repeat 5] [--quick]
 
 Rates of both compaction and copy are of bytes read and written, read from the disk and flushed to it. Deltas touch
-rows as traffic does: each 2 % of the rows, with Zipf-skewed ids.
+rows as traffic does: each 2 % of the rows, with Zipf-skewed ids. Restores are compared with one of the baseline alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 import cnrfmt
 from cnrfmt.checkpointing.compacting.compaction import compact, due_in, merge
+from tools.bench import _training_add
 from tools.bench._data import table, touched_rows
 from tools.bench._figures import Figure, Target, in_turn, say, table_of, timed
 from tools.bench._setting import Setting, clear, warm
@@ -42,10 +43,10 @@ _BLOCK = 16 << 20
 
 
 def figures(setting: Setting) -> list[Figure]:
-    """Compaction with cold and with warm files, and loads after 1, 10 and 50 deltas with and without merging."""
+    """Compaction with cold and warm files, loads after 1, 10 and 50 deltas with and without merging, and addition."""
     chains = Chains(setting)
     found = [compaction(setting, chains.of[next(iter(_MERGING))][_COMPACTED], cache) for cache in ("cold", "warm")]
-    return found + restores(setting, chains)
+    return found + restores(setting, chains) + _training_add.figures(setting)
 
 
 class Chains:

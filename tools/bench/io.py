@@ -24,7 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tools.bench import _append, _data, _load, _machine, _memory, _open, _save
-from tools.bench._figures import Figure, say, table_of
+from tools.bench._figures import Figure, say, settle_repeat, table_of
 from tools.bench._setting import Setting
 
 GROUPS: dict[str, Callable[[Setting], list[Figure]]] = {
@@ -66,16 +66,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     found.groups = [name.strip() for name in found.only.split(",")]
     if unknown := [name for name in found.groups if name not in GROUPS]:
         parser.error(f"no group is called {unknown[0]!r}; there are {', '.join(GROUPS)}")
-    if found.repeat is None:
-        found.repeat = 2 if found.quick else 5
-    if found.repeat < 1:
-        parser.error("--repeat must be at least 1")
+    settle_repeat(parser, found)
     return found
 
 
 def _preface(results: dict[str, Any]) -> str:
     machine = results["machine"]
-    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     return "\n".join(
         [
             f"{machine['processor']}, {machine['cores']} cores, cnrfmt uses {machine['threads']} threads; "
@@ -83,7 +79,7 @@ def _preface(results: dict[str, Any]) -> str:
             "(its own included)",
             f"{machine['file_system']}; {machine['free_memory_bytes'] / 1e9:.1f} of "
             f"{machine['memory_bytes'] / 1e9:.1f} GB of memory free; huge pages {machine['huge_pages']}",
-            f"cnrfmt {machine['cnrfmt']}, Python {machine['python']}, {packages}",
+            _machine.versions(machine),
             f"{results['data']['bytes'] / 1e6:.0f} MB of float32 in tables of "
             + ", ".join(f"{r:,} x {d}" for r, d in results["data"]["tables"].values())
             + f"; {results['settings']['repeat']} rounds; GB/s are of float32",

@@ -33,7 +33,7 @@ from tools.bench import (
     _quantize_kmeans,
     _quantize_lsq,
 )
-from tools.bench._figures import say
+from tools.bench._figures import say, settle_repeat
 from tools.bench._quantize_figures import Line, report
 from tools.bench._quantize_setting import DIMS, QUICK_DIMS, ROWS, Setting, operators
 
@@ -102,21 +102,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     found.points = list(map(int, found.point))
     if found.plot is not None and CURVES not in found.points:
         parser.error(f"--plot draws point {CURVES}; add it to --point")
-    if found.repeat is None:
-        found.repeat = 2 if found.quick else 5
-    if found.repeat < 1:
-        parser.error("--repeat must be at least 1")
+    settle_repeat(parser, found)
     return found
 
 
 def _preface(results: dict[str, Any]) -> str:
     machine = results["machine"]
-    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     return "\n".join(
         [
             f"{machine['processor']}, {machine['cores']} cores; load {machine['load_average'][0]:.1f} before, "
             f"{machine['load_average_after'][0]:.1f} after (its own included)",
-            f"cnrfmt {machine['cnrfmt']}, Python {machine['python']}, {packages}",
+            _machine.versions(machine),
             "GB/s are of float32, cnrfmt : peer = ratio; medians of "
             f"{results['settings']['repeat']} rounds or more; {results['seconds']:.0f} s",
         ]

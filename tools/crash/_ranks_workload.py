@@ -166,7 +166,7 @@ def attempt(coordinator: Coordinator, path: str, token: int, fs: Fs | None) -> M
         draft=draft,
         writes=writes,
         dense=None if coordinator.rank else prepare({"reader": token}),
-        note=b"%d" % coordinator.rank,
+        note=lambda: b"%d" % coordinator.rank,
         complete=complete,
         fs=fs,
     )

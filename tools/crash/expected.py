@@ -24,12 +24,15 @@ class Expected(Model):
         Versions by their names.
     chain
         How many segments the newest version reads.
+    on_grid
+        Whether its tables are on a grid from the baseline of a run on, and no other run went on with them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.tags: dict[str, int] = {}
         self.chain = 0
+        self.on_grid = False
         # Of versions that read the same segments, the first.
         self._first: dict[int, int] = {}
 
@@ -42,6 +45,7 @@ class Expected(Model):
         """After a baseline."""
         after = self._anew(kind)
         after.save(self.next_version, dict(tables))
+        after.on_grid = False
         return after._with(chain=1)
 
     def appended(self, changes: Mapping[str, Any]) -> Expected:
@@ -81,10 +85,15 @@ class Expected(Model):
         after = self._repeated(self._copy())
         return after._with(like=self.head).only({*stay, after.head})
 
-    def checkpointed(self, changes: Mapping[str, Any]) -> Expected:
+    def checkpointed(self, changes: Mapping[str, Any], *, on_grid: bool = False) -> Expected:
         """After a delta of a training run that keeps no other checkpoints than the newest."""
         after = self.appended(changes)
+        after.on_grid = on_grid
         return after.only({after.head, *self.tags.values()})
+
+    def based_on_grid(self, changes: Mapping[str, Any]) -> Expected:
+        """After the baseline of such a run on a grid, of all tables as they are after some changes."""
+        return self.checkpointed(changes, on_grid=True)._with(chain=1)
 
     def only(self, versions: Collection[int]) -> Self:
         """Forgets all other versions, here; gives itself."""

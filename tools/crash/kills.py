@@ -43,7 +43,7 @@ AMONG_RIVALS = {
 """... and what while others write."""
 _ANEW = ["replace", "compact"]
 _ADDING = [name for name in WRITERS["file"] if name not in _ANEW]
-_REMOVING = ["collect", "checkpoint"]
+_REMOVING = ["collect", "checkpoint", "grid"]
 _SEGMENTS = [name for name in WRITERS["directory"] if name not in ("tag", "collect", "collect-later")]
 POINTS = {
     "file": {

@@ -5,23 +5,20 @@ An operation joins every engine by one entry of `OPERATIONS`.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import numpy as np
-
 import cnrfmt
-from cnrfmt import TableData
 from cnrfmt.checkpointing.compacting.compaction import merge
 from cnrfmt.storage.fs import Fs
+from tools.crash import _training
 from tools.crash._inputs import (
-    F32,
     QUANTIZE,
     baseline,
+    changes_on_grid,
     deletion,
     growth,
     name_for_version,
@@ -32,23 +29,8 @@ from tools.crash._inputs import (
 from tools.crash.expected import Expected, check_version
 
 PathLike = str | os.PathLike[str]
-_MOST_SEGMENTS = 4
-# What a manager can't do behind a checkpoint it only logs, and here that is what is tried.
-logging.getLogger("cnrfmt").addHandler(logging.NullHandler())
 PATHS = {"file": "model.cnr", "directory": "run"}
 """The two kinds of container, and what one is called in an engine's folder."""
-
-
-def _run_on(model: Expected, given: tuple[dict[str, Any], ...], kind: str) -> tuple[Expected, ...]:
-    """Two checkpoints, and a merge of all there is as soon as there are four segments."""
-    found: list[Expected] = []
-    for changes in given:
-        model = model.checkpointed(changes)
-        found.append(model)
-        if model.chain >= _MOST_SEGMENTS:
-            model = model.merged(0, model.chain)
-            found.append(model)
-    return tuple(found)
 
 
 def _committed(after: Expected | None) -> tuple[Expected, ...]:
@@ -98,59 +80,13 @@ def _tag(path: PathLike, given: tuple[str, int | None], do: Doing) -> int:
     return do.expected
 
 
-def _checkpoint(path: PathLike, given: tuple[dict[str, Any], ...], do: Doing) -> int:
-    """A training run goes on for two checkpoints; each is followed by what merges the chain, and by a collection."""
-    committed = [-1]
-
-    def note(version: int | None) -> None:
-        assert version is not None
-        committed.append(version)
-        do.tell(version)
-
-    def listen(event: cnrfmt.Event) -> None:
-        if event.kind == "merged":
-            note(event.version)
-
-    manager = cnrfmt.CheckpointManager(
-        path,
-        policy="consecutive",
-        bits=32,
-        quantize=QUANTIZE,
-        keep=1,
-        grace=0,
-        most_segments=_MOST_SEGMENTS,
-        save_threads=1,
-        flush_on_sigterm=False,
-        on_event=listen,
-        fs=do.fs,
-    )
-    with manager:
-        restored = manager.restore()
-        assert restored is not None
-        live = restored.tables
-        for number, changes in enumerate(given):
-            live = {name: _trained(manager, name, data, changes[name]) for name, data in live.items()}
-            note(manager.save(do.step + number, live, kind="delta").wait())
-    # The merge behind a checkpoint may be told of first.
-    return max(committed)
+def _checkpoint(path: PathLike, given: Any, do: Doing) -> int:
+    return _training.checkpoint(path, given, do.step, do.fs, do.tell)
 
 
-def _trained(manager: cnrfmt.CheckpointManager, name: str, data: TableData, changes: Any) -> TableData:
-    """A live table after these changes, of which the manager was told."""
-    rows, gone = changes if isinstance(changes, tuple) else (changes, None)
-    manager.track(name, rows.ids)
-    if data.keys is None:
-        data.values[rows.ids] = rows.values
-        for column, values in rows.columns.items():
-            data.columns[column][rows.ids] = values
-        return data
-    assert gone is not None
-    manager.forget(name, gone.keys)
-    cells = dict(zip(data.keys.tolist(), data.values, strict=True)) | dict(
-        zip(rows.ids.tolist(), rows.values, strict=True)
-    )
-    cells = {key: values for key, values in cells.items() if key not in gone.keys}
-    return TableData(np.array(list(cells.values()), F32).reshape(len(cells), 2), keys=np.array(list(cells), np.int64))
+def _grid(path: PathLike, given: tuple[bool, Any], do: Doing) -> int:
+    begins, changes = given
+    return _training.grid(path, changes, do.step, do.fs, do.tell, begins=begins)
 
 
 @dataclass(frozen=True)
@@ -278,13 +214,25 @@ OPERATIONS: Mapping[str, Operation] = {
             "checkpoint",
             two_changes,
             _checkpoint,
-            _run_on,
+            _training.after_checkpoints,
             kinds=_DIRECTORY,
             several=True,
             looks_first=True,
             keeps_house=True,
             alone=True,
             start=("create", "append"),
+        ),
+        Operation(
+            "grid",
+            changes_on_grid,
+            _grid,
+            lambda m, given, kind: _training.after_grid(m, given[1], kind),
+            kinds=_DIRECTORY,
+            several=True,
+            looks_first=True,
+            keeps_house=True,
+            alone=True,
+            start=("create", "grid", "compact", "append"),
         ),
     )
 }

@@ -29,10 +29,14 @@ _VALUES: tuple[Any, ...] = (
     *([], {}, [[]], [0, 0], "f" * 32, "0" * 32, "0" * 16, "F" * 16, str(-(1 << 63)), str((1 << 63) - 1), str(1 << 63)),
     *("dense", "keyed", "array", "json", "bytes", *CODES, *DENSE_ITEM_SIZES),
     *("raw", "cast", "rowwise", "codebook", "log", "tail", "head", "packed"),
+    *("grid", "fixed", "rans", "absolute", "residual", "closed-loop"),
     *("symmetric", "asymmetric", "adaptive", "lsq", "kmeans"),
     *(16, 12, 8, 4, 3, 2, 0x7F800000 - 1, 0x2F800000),
 )
-_KEYS = ("x", "section", "rows", "toc", "", "codebooks", "scheme", "group", "block", "bias", "dtype", "name")
+_KEYS = (
+    *("x", "section", "rows", "toc", "", "codebooks", "scheme", "group", "block", "bias", "dtype", "name"),
+    *("payload", "floor"),
+)
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:

@@ -12,7 +12,7 @@ from cnrfmt.errors import DamagedError
 from cnrfmt.format import strict_json
 from cnrfmt.format.blocks import FileHeader, Slot
 from cnrfmt.format.digests import HEADER_LEVEL, TRAILER_LEVEL, seed_of
-from cnrfmt.format.encoding import parse_layout
+from cnrfmt.format.legality import parse_layout
 from cnrfmt.format.limits import BLOCK, PAGE
 from cnrfmt.format.manifest import pack_manifest, parse_manifest
 from cnrfmt.format.schema import parse_schema

@@ -22,8 +22,8 @@ from cnrfmt.format.encoding import (
     LogLayout,
     RawLayout,
     RowwiseLayout,
-    is_legal,
 )
+from cnrfmt.format.legality import is_legal
 from cnrfmt.format.scheme import Scheme, methods_of
 from cnrfmt.format.toc import DenseEntry, index_length
 from cnrfmt.kernels import row_index as kernel
@@ -131,7 +131,12 @@ def encoded_rows(data: bytes) -> None:
     row_set = cnrcheck.RowSet("range", count, 0, count - 1, None, True)
     table = cnrcheck.Table(PLACE, "", None, [row_set], None, [part])
     segment = cnrcheck.Segment(PLACE, data[2 : 2 + size + shared], 0)
-    _same_values(found, cnrcheck.decode_rows(segment, part, np.arange(count)), f"values of {layout}")
+    every = np.arange(count)
+    if part.grid is None:
+        values = cnrcheck.decode_rows(segment, part, every)
+    else:
+        values = cnrcheck.values_of(cnrcheck.integers_of(segment, table, part, every), part.grid)
+    _same_values(found, values, f"values of {layout}")
     checker = cnrcheck._Checker(data=b"")
     checker.check_part_rows(segment, table, part)
     errors = {f.error for f in checker.found}

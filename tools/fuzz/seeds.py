@@ -20,7 +20,7 @@ import cnrfmt
 from cnrfmt.encodings import row_ids
 from cnrfmt.format.limits import BLOCK
 from cnrfmt.integrations.convert import convert
-from tools.fuzz import rows, seal
+from tools.fuzz import integers, rows, seal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VECTORS, GOLDEN = ROOT / "spec" / "vectors", ROOT / "tests" / "golden" / "1.0"
@@ -153,7 +153,7 @@ def main(arguments: list[str]) -> int:
     """Write the seeds."""
     folder = Path(arguments[0])
     count = 0
-    for part in (_of_containers, _of_files, of_rows, _of_foreign):
+    for part in (_of_containers, _of_files, of_rows, integers.seeds, _of_foreign):
         for target, name, data in part():
             path = folder / target / f"{name}"[:120]
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.fuzz import containers, foreign, mutations, parsers, rows
+from tools.fuzz import containers, foreign, integers, mutations, parsers, rows
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 
@@ -37,7 +37,7 @@ class Target:
 
 
 TARGETS = {
-    "strict_json": Target(parsers.json_text, 165, 1024, mutations.json_text),
+    "strict_json": Target(parsers.json_text, 145, 1024, mutations.json_text),
     "file_header": Target(parsers.file_header, 40, 256),
     "slot": Target(parsers.slot, 50, 256),
     "segment_header": Target(parsers.segment_header, 40, 128),
@@ -46,8 +46,10 @@ TARGETS = {
     "toc": Target(parsers.toc, 120, 4096, mutations.after_prefix(8)),
     "schema": Target(parsers.schema, 60, 1024, mutations.after_prefix(1)),
     "layout": Target(parsers.layout, 40, 256, mutations.json_text),
-    "row_index": Target(rows.row_index, 120, 1024),
+    "row_index": Target(rows.row_index, 100, 1024),
     "encoded_rows": Target(rows.encoded_rows, 20, 512),
+    "integer_part": Target(integers.integer_part, 20, 1024),
+    "rans_head": Target(integers.rans_head, 20, 512),
     "dense": Target(rows.dense, 40, 512),
     "notes": Target(parsers.notes, 40, 1024, mutations.json_text),
     "npy_header": Target(foreign.npy_header, 40, 512),

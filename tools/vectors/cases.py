@@ -26,7 +26,8 @@ ERRORS = dict(
         exception part-overlap dense-entry manifest-digest manifest-identity manifest-parent schema
         chain-path chain-schema baseline-tiling dense-reference attachment file-header slot
         slot-order file-length span file-gap file-missing directory-layout code-padding
-        row-parameter index-code index-order index-bounds part-scheme""".split(),  # noqa: SIM905
+        row-parameter index-code index-order index-bounds part-scheme grid-directory
+        grid-models grid-codes residual-base grid-range""".split(),  # noqa: SIM905
         start=1,
     )
 )
@@ -207,6 +208,19 @@ def two(
     store.commit(A, tables if before_tables is None else before_tables, chain, step=7)
     chain.append(store.put(delta))
     store.commit(B, tables, chain, step=8, hooks=hooks)
+    return store
+
+
+def history(table_schema: Json | Sequence[Json], *contents: Content) -> Store:
+    """A directory of a version for each content: a baseline, then deltas of a table, of one schema or one for each."""
+    schemas = [table_schema] * len(contents) if isinstance(table_schema, dict) else table_schema
+    store, chain, target = Store(folder=True), [], None
+    for number, content in enumerate(contents):
+        source, target = target, state(f"step {number}")
+        segment = Segment(f"step {number}", source, target)
+        content(segment)
+        chain.append(store.put(segment))
+        store.commit(target, [schemas[number]], chain)
     return store
 
 

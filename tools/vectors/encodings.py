@@ -22,7 +22,7 @@ PARAMETERS = (
     ("float16", None),
     ("bfloat16", None),
 )
-METHODS = {"cast": "cast", "rowwise": "asymmetric", "codebook": "kmeans", "log": "log"}
+METHODS = {"cast": "cast", "rowwise": "asymmetric", "codebook": "kmeans", "log": "log", "grid": "closed-loop"}
 
 
 def cast(dtype: str) -> Json:
@@ -42,9 +42,17 @@ def codebook(bits: int, values: str, block: int | None = None) -> Json:
     return {"name": "codebook", "bits": bits, "values": values, "block": block}
 
 
-def log(bits: int, base: int, shift: int) -> Json:
+def log(
+    bits: int, base: int, shift: int, kind: str = "absolute", payload: str = "fixed", group: int | None = None
+) -> Json:
     """The ENCODING of parts of logarithmic codes."""
-    return {"name": "log", "bits": bits, "base": base, "shift": shift}
+    numbers_ = {"bits": bits, "base": base, "shift": shift}
+    return {"name": "log", "kind": kind, **numbers_, "payload": payload, "group": group}
+
+
+def grid(kind: str, floor: int, payload: str, bits: int | None = None, group: int | None = None) -> Json:
+    """The ENCODING of parts of integers on a grid."""
+    return {"name": "grid", "kind": kind, "floor": floor, "payload": payload, "bits": bits, "group": group}
 
 
 def scheme(encoding: Json, **changes: Any) -> Json | None:
@@ -54,7 +62,7 @@ def scheme(encoding: Json, **changes: Any) -> Json | None:
         return None
     biasless = name == "rowwise" and encoding.get("bias") is None
     method = "symmetric" if biasless else METHODS.get(name, "other") if isinstance(name, str) else "other"
-    none = dict.fromkeys(("num_bins", "ratio", "starts", "bound"))
+    none = dict.fromkeys(("num_bins", "ratio", "starts", "bound", "step"))
     return {"method": method, **none, "mean_error": 0.0, "max_error": 0.0} | changes
 
 

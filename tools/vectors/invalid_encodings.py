@@ -7,7 +7,7 @@ from typing import Any
 
 from vectors import encodings, rows
 from vectors.cases import USER, Vector, broken, drop, one_small, put, table_id, two_small, weights
-from vectors.container import column, schema
+from vectors.container import Store, column, schema
 from vectors.encodings import Json
 from vectors.layout import Segment, Table
 from vectors.parts import COUNT, KINDS, LOG, PART, WIDTH, shared_zeros, single, zeros
@@ -22,7 +22,11 @@ def fields() -> Iterator[Vector]:
     for kind, key in missing.items():
         store = single(KINDS[kind], hook=drop(*PART, "encoding", key))
         yield broken(6, f"encoding-{kind}-{key}-missing", store, f"A {kind} encoding without `{key}`.")
-    for kind in ("cast", "head", "blocks", "log"):
+    for kind, keys in (("log", ("kind", "payload", "group")), ("grid", ("kind", "floor", "payload", "bits", "group"))):
+        for key in keys:
+            store = single(KINDS[kind], hook=drop(*PART, "encoding", key))
+            yield broken(6, f"encoding-{kind}-{key}-missing", store, f"A {kind} encoding without `{key}`.")
+    for kind in ("cast", "head", "blocks", "log", "log-rans", "grid", "grid-rans"):
         store = single(KINDS[kind], hook=put(*PART, "encoding", "colour", "red"))
         yield broken(6, f"encoding-{kind}-key-further", store, f"A further key in an encoding of the kind {kind}.")
     store = single(KINDS["raw"], hook=drop(*PART, "encoding", "name"))
@@ -86,6 +90,19 @@ def lengths() -> Iterator[Vector]:
         ("log-16", LOG, 3, 8, "two bytes for each code of 12 bits"),
         ("log-floor", LOG, 3, 5, "half a byte is missing"),
         ("log-8", encodings.log(8, 1, 23), 3, 5, "a byte too many"),
+        ("grid-exponents", KINDS["grid"], 3, 16, "no exponents"),
+        ("grid-bits", KINDS["grid"], 3, 18, "rows that aren't whole bytes"),
+        ("grid-short", KINDS["grid"], 3, 19, "a byte is missing"),
+        ("grid-long", KINDS["grid"], 3, 21, "a byte too many"),
+        # Two groups of at most 3 rows: 16 bytes of directory, at least 2 bytes for each row.
+        ("grid-packed-directory", KINDS["grid-packed"], 3, 15, "less than its directory"),
+        ("grid-packed-none", KINDS["grid-packed"], 3, 16, "a directory alone"),
+        ("grid-packed-short", KINDS["grid-packed"], 3, 23, "less than two bytes for each row"),
+        # Besides, at least 24 bytes of head, and 32 for each group.
+        ("grid-rans-short", KINDS["grid-rans"], 3, 103, "less than the states of its groups"),
+        ("grid-rans-head", KINDS["grid-rans"], 3, 24, "less than the least head and its directory"),
+        ("log-rans-fixed", KINDS["log-rans"], 3, 6, "as long as codes of 12 bits"),
+        ("log-rans-short", KINDS["log-rans"], 3, 103, "less than the states of its groups"),
     ):
         store = single(encoding, bytes(length), width=width)
         yield broken(26, clause, store, f"A part of 4 rows in {length} bytes: {about}.")
@@ -173,6 +190,41 @@ ILLEGAL: dict[str, tuple[Json, list[Json]]] = {
             {"bits": 16, "base": 1, "shift": 15},
         ],
     ),
+    "log-groups": (
+        KINDS["log-rans"],
+        [
+            *({"group": group} for group in (0, -1, 65537, 2**53 - 1, None)),
+            *({"payload": payload} for payload in ("fixed", "packed", "RANS", "", None)),
+            *({"kind": kind} for kind in ("relative", "", None)),
+            {"payload": "fixed", "kind": "residual", "group": None},
+            {"payload": "packed", "kind": "residual"},
+            *({"bits": bits} for bits in (0, 4, 10)),
+            {"bits": 16, "shift": 15},
+        ],
+    ),
+    "grid": (
+        KINDS["grid"],
+        [
+            *({"bits": bits} for bits in (0, -1, 27, 32, None)),
+            *({"floor": floor} for floor in (-127, 104, 2**53 - 1, None)),
+            *({"kind": kind} for kind in ("difference", "", None)),
+            *({"payload": payload} for payload in ("packed", "rans", "zstd", "", None)),
+            *({"group": group} for group in (0, 1, 64)),
+            {"payload": "packed", "group": 64},
+        ],
+    ),
+    "grid-groups": (
+        KINDS["grid-rans"],
+        [
+            *({"group": group} for group in (0, -1, 65537, None)),
+            # Three elements: 21845 rows have 65535 values.
+            *({"group": group} for group in (21846, 65536)),
+            *({"bits": bits} for bits in (0, 8)),
+            {"payload": "fixed"},
+            {"payload": "fixed", "bits": 8},
+            *({"floor": floor} for floor in (-127, 104)),
+        ],
+    ),
     "cast": (
         KINDS["cast"],
         [{"dtype": each} for each in ("float32", "float64", "float8_e5m2", "int8", "FLOAT16", None)],
@@ -201,6 +253,18 @@ TYPES: list[tuple[Json, str, Any]] = [
     (LOG, "base", True),
     (LOG, "shift", False),
     (LOG, "shift", None),
+    (LOG, "kind", ["absolute"]),
+    (LOG, "payload", 0),
+    (LOG, "group", "1"),
+    (KINDS["log-rans"], "group", True),
+    (KINDS["grid"], "floor", "-10"),
+    (KINDS["grid"], "floor", -10.0),
+    (KINDS["grid"], "floor", True),
+    (KINDS["grid"], "bits", "9"),
+    (KINDS["grid"], "bits", 9.0),
+    (KINDS["grid"], "payload", ["fixed"]),
+    (KINDS["grid"], "kind", {}),
+    (KINDS["grid-rans"], "group", 3.0),
     (KINDS["cast"], "dtype", 16),
     (KINDS["raw"], "dtype", ["float32"]),
 ]
@@ -218,7 +282,7 @@ def legality() -> Iterator[Vector]:
     for layout in ("fused", "TAIL", ""):
         store = single(TAIL, hook=put(*PART, "encoding", "layout", layout))
         yield broken(27, f"layout-{layout or 'empty'}", store, f"A row-wise layout {layout!r}.")
-    for name in ("grid", "", "Raw", None, 7, ["raw"]):
+    for name in ("mesh", "", "Raw", "Grid", None, 7, ["raw"]):
         store = single(TAIL, hook=put(*PART, "encoding", "name", name))
         clause = "list" if isinstance(name, list) else str(name).lower() or "empty"
         also = (53,) if isinstance(name, str) else (6, 53)
@@ -252,6 +316,11 @@ def of_columns() -> Iterator[Vector]:
         ("blocks", "float64"),
         ("log", "float64"),
         ("log", "int32"),
+        ("log-rans", "float64"),
+        ("grid", "float64"),
+        ("grid", "int32"),
+        ("grid-packed", "float16"),
+        ("grid-rans", "bfloat16"),
     ):
         store = single(KINDS[kind], dtype=dtype)
         yield broken(27, f"{kind}-{dtype}", store, f"A {dtype} column under an encoding of the kind {kind}.")
@@ -277,12 +346,19 @@ def of_columns() -> Iterator[Vector]:
     yield log_weight((2, 3), 3)
     yield log_weight((0, 1), 1)
 
-    def pair(segment: Segment) -> None:
-        table = Table(segment, table_id(USER), COUNT)
-        table.part("accumulator", table.span(0, COUNT - 1), (0, 2), LOG, zeros(LOG))
+    def pair(kind: str) -> Store:
+        def content(segment: Segment) -> None:
+            table = Table(segment, table_id(USER), COUNT)
+            data = zeros(KINDS[kind], COUNT, 1 if kind == "log" else 2)
+            table.part("accumulator", table.span(0, COUNT - 1), (0, 2), KINDS[kind], data)
+
+        return one_small(content=content)
 
     about = "Two elements of a column of one value per row in logarithmic codes."
-    yield broken(25, "log", one_small(content=pair), about, (36, 37))
+    yield broken(27, "log-pair", pair("log"), about, (25, 36, 37))
+    for kind in ("grid", "grid-packed", "grid-rans"):
+        about = f"Two elements of a column of one value per row on a grid ({KINDS[kind]['payload']})."
+        yield broken(25, kind, pair(kind), about, (36, 37))
 
 
 def vectors() -> Iterator[Vector]:

@@ -1,4 +1,4 @@
-"""Invalid vectors about schemes (rules 5, 6 and 53)."""
+"""Invalid vectors about schemes (rules 5, 6, 7 and 53)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,21 @@ METHODS = {
     "codebook": ["asymmetric", "lsq", "k-means"],
     "blocks": ["adaptive"],
     "log": ["asymmetric", "cast", "symmetric"],
+    "log-rans": ["closed-loop", "asymmetric"],
+    "grid": ["log", "symmetric", "closed loop"],
+    "grid-packed": ["lsq"],
+    "grid-rans": ["Closed-loop", "rans"],
 }
+STEP: dict[str, Any] = {"size": 0.5, "reference": 0.125, "column": "weight"}
+STEPS: list[tuple[str, Any]] = [
+    *(("size", value) for value in (0, 0.0, -0.0, -1, -5e-324)),
+    *(("reference", value) for value in (-1, -5e-324)),
+]
+STEP_TYPES: list[tuple[str, Any]] = [
+    *(("size", value) for value in (None, "0.5", True, [0.5])),
+    *(("reference", value) for value in ("0.5", False, {})),
+    *(("column", value) for value in (7, True, ["weight"], {})),
+]
 ABOVE_ONE = 1.0000000000000002
 RANGES: list[tuple[str, Any]] = [
     *((key, value) for key in ("num_bins", "starts") for value in (0, -1, 65537, 2**53 - 1)),
@@ -90,6 +104,13 @@ def values() -> Iterator[Vector]:
         changes = {"method": "lsq", "max_error": 1.0 if value == -1e-9 else 0.0, key: value}
         store = single(KINDS["tail"], scheme=encodings.scheme(KINDS["tail"], **changes))
         yield broken(53, clause_of(key, value), store, f"`{key}` of a scheme is {value!r}.")
+    for key, value in STEPS:
+        store = single(KINDS["grid"], scheme=encodings.scheme(KINDS["grid"], step=STEP | {key: value}))
+        yield broken(53, f"step-{clause_of(key, value)}", store, f"`{key}` of the step of a scheme is {value!r}.")
+    for kind in KINDS:
+        if kind != "raw" and not kind.startswith("grid"):
+            store = single(KINDS[kind], scheme=encodings.scheme(KINDS[kind], step=STEP))
+            yield broken(53, f"step-{kind}", store, f"A step in the scheme of a part of the kind {kind}.")
     for clause, mean, most in (
         ("errors-order", 0.5, 0.25),
         ("errors-order-least", 5e-324, 0.0),
@@ -102,7 +123,7 @@ def values() -> Iterator[Vector]:
 
 def fields() -> Iterator[Vector]:
     """Rules 5 and 6."""
-    for key in ("method", "num_bins", "ratio", "starts", "bound", "mean_error", "max_error"):
+    for key in ("method", "num_bins", "ratio", "starts", "bound", "step", "mean_error", "max_error"):
         name = key.replace("_", "-")
         store = single(KINDS["tail"], hook=drop(*SCHEME, key))
         yield broken(6, f"scheme-{name}-missing", store, f"A scheme without `{key}`.")
@@ -111,6 +132,21 @@ def fields() -> Iterator[Vector]:
     for key, value in TYPES:
         store = single(KINDS["tail"], hook=put(*SCHEME, key, value))
         yield broken(6, f"scheme-{clause_of(key, value)}", store, f"`{key}` of a scheme is {value!r}.")
+    of_grid = encodings.scheme(KINDS["grid"], step=STEP)
+    for key in STEP:
+        store = single(KINDS["grid"], scheme=of_grid, hook=drop(*SCHEME, "step", key))
+        yield broken(6, f"scheme-step-{key}-missing", store, f"The step of a scheme without `{key}`.")
+    store = single(KINDS["grid"], scheme=of_grid, hook=put(*SCHEME, "step", "colour", "red"))
+    yield broken(6, "scheme-step-key-further", store, "A further key in the step of a scheme.")
+    for key, value in STEP_TYPES:
+        store = single(KINDS["grid"], scheme=of_grid, hook=put(*SCHEME, "step", key, value))
+        yield broken(6, f"scheme-step-{clause_of(key, value)}", store, f"`{key}` of the step of a scheme is {value!r}.")
+    for value in ([], "0.5", 0.5, True):
+        store = single(KINDS["grid"], hook=put(*SCHEME, "step", value))
+        yield broken(6, f"scheme-step-{type(value).__name__}", store, f"The step of a scheme as {value!r}.")
+    for clause, value in (("empty", ""), ("control", "a\u007fb")):
+        store = single(KINDS["grid"], scheme=of_grid, hook=put(*SCHEME, "step", "column", value))
+        yield broken(7, f"scheme-step-{clause}", store, f"The step of a scheme names the column {value!r}.")
     for value in ([], "asymmetric", 0, False):
         clause = type(value).__name__
         store = single(KINDS["tail"], hook=put(*SCHEME, value))

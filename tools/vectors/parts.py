@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vectors import encodings, rows
+from vectors import encodings, integers, rows
 from vectors.cases import one_small, table_id
 from vectors.container import Store, column, schema
 from vectors.encodings import Json
@@ -15,7 +15,8 @@ from vectors.layout import Hook, Segment, Table
 PART = ("tables", 0, "parts", 0)
 COUNT, WIDTH = 4, 3
 LOG = encodings.log(12, 0x2F800000, 15)
-# One encoding of each kind; all but the last are of columns of `dim` values per row.
+GROUP = 3
+# One encoding of each kind; those of the name `log` are of columns of one value per row.
 KINDS: dict[str, Json] = {
     "raw": rows.raw_encoding("float32"),
     "cast": encodings.cast("bfloat16"),
@@ -26,6 +27,10 @@ KINDS: dict[str, Json] = {
     "codebook": encodings.codebook(3, "float16"),
     "blocks": encodings.codebook(2, "float32", 3),
     "log": LOG,
+    "log-rans": encodings.log(12, 0x2F800000, 15, "absolute", "rans", GROUP),
+    "grid": encodings.grid("absolute", -10, "fixed", 9),
+    "grid-packed": encodings.grid("absolute", -10, "packed", None, GROUP),
+    "grid-rans": encodings.grid("absolute", -10, "rans", None, GROUP),
 }
 
 
@@ -36,8 +41,12 @@ def zeros(encoding: Json, count: int = COUNT, width: int = WIDTH) -> bytes:
         return bytes(4 * count * width)
     if name == "cast":
         return bytes(2 * count * width)
+    if encoding.get("group") and name in ("log", "grid"):
+        return integers.section(encoding, [[0] * width] * count)
     if name == "log":
         return bytes(-(-count * encoding["bits"] // 8))
+    if name == "grid":
+        return bytes(count * (1 + -(-width * encoding["bits"] // 8)))
     if name == "codebook":
         books = np.zeros((count, 2 ** encoding["bits"])) if encoding["block"] is None else None
         return encodings.coded(nothing, encoding["bits"], books, encoding["values"])

@@ -11,8 +11,11 @@ import numpy as np
 
 from cnrfmt import parallel
 from cnrfmt.checkpointing.compacting.merged_rows import Count
+from cnrfmt.checkpointing.compacting.merged_slices import MergedSlice
 from cnrfmt.checkpointing.compacting.merging import Older, merged_table
+from cnrfmt.checkpointing.compacting.reencoding import Reencoding
 from cnrfmt.commits import Attempt, Prepared, attempt, with_segment
+from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import ConflictError, UsageError
 from cnrfmt.format.chain import check_chain
 from cnrfmt.format.manifest import ChainEntry, Manifest
@@ -22,9 +25,9 @@ from cnrfmt.reader import PathLike, open
 from cnrfmt.resolve import Steps
 from cnrfmt.run_record import MOST, CheckpointRecord, metadata_with, record_of, user_metadata
 from cnrfmt.segment_reader import SegmentReader
-from cnrfmt.segment_writer import TableWrite
 from cnrfmt.storage.container import path_text
 from cnrfmt.storage.fs import POSIX, Fs
+from cnrfmt.table_writes import TableWrite
 
 _SAVING = 3
 """The power of the segments that a merge saves which its bytes are held against; of 1 to 4 it costs the least."""
@@ -38,6 +41,7 @@ def compact(
     target: PathLike | None = None,
     *,
     version: int | None = None,
+    encoding: Choices = None,
     force: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -45,8 +49,9 @@ def compact(
 ) -> int:
     """Makes one baseline of a version's chain, which reads the same bit for bit, and returns the version that has it.
 
-    Rows keep their codes: they are copied and never decoded, so that nothing is quantised anew. Memory holds the row
-    ids of what the deltas wrote, keys of keyed tables, the dense state, and chunks of rows.
+    Nothing is quantised anew: rows keep their codes, which are copied, and differences that parts of a grid say are
+    added up in integers. Memory holds the row ids of what the deltas wrote, keys of keyed tables, the dense state, and
+    chunks of rows: some 16 MiB of integers for each thread.
 
     Without `target` the container itself gets a next version with the same content. In a directory, the earlier
     versions stay readable and keep their segments; a single file is written anew with that version alone. A chain of
@@ -57,6 +62,9 @@ def compact(
     ----------
     version
         An older version of `source`, only with a `target`; the newest if None.
+    encoding
+        Makes a `target` to serve from, which doesn't read the same: weights are decoded and encoded anew as this says,
+        a `Quantize` or a dict of patterns as for `save`; other columns only if it names them. All else is taken over.
     force
         Whether a target that is there already may be given its next version.
     threads
@@ -67,7 +75,7 @@ def compact(
     Raises
     ------
     UsageError
-        `target` is there already, or `version` was given without one.
+        `target` is there already, or `version` or `encoding` was given without one; or `encoding` doesn't fit.
     ConflictError, LockedError, StorageError, CommitUnknownError
         As `save` raises them; the container is as it was.
     DamagedError, UnsupportedError, VersionNotFoundError
@@ -77,6 +85,8 @@ def compact(
     if target is None:
         if version is not None:
             raise UsageError(f"{text}: an older version is compacted into another container; give a target")
+        if encoding is not None:
+            raise UsageError(f"{text}: rows are encoded anew for another container alone; give a target")
         return _compact_here(text, count, progress, fs)
     into = path_text(target, "target")
     if _is_same(text, into):
@@ -90,7 +100,8 @@ def compact(
     ):
         old = ck.manifest
         segments = [ck.view.segments[entry.segment] for entry in old.chain]
-        merging = _Merging(old, segments, 0, len(segments), progress)
+        anew = None if encoding is None else Reencoding(ck, encoding)
+        merging = _Merging(old, segments, 0, len(segments), progress, anew)
         record = None if one.head is None else record_of(one.head)
         manifest = one.next(None, step=old.step, metadata=metadata_with(user_metadata(old), record), tables=old.tables)
         return one.commit(one.write(manifest, merging.writes, merging.dense, threads=count)).version
@@ -260,19 +271,26 @@ class _Merging:
     """What is written in the place of some entries of a version's chain."""
 
     def __init__(
-        self, manifest: Manifest, segments: Sequence[SegmentReader], first: int, last: int, progress: Progress | None
+        self,
+        manifest: Manifest,
+        segments: Sequence[SegmentReader],
+        first: int,
+        last: int,
+        progress: Progress | None,
+        anew: Reencoding | None = None,
     ) -> None:
         counter = _Counter(progress)
-        self._segments = segments
+        self._segments, self._anew = segments, anew
         self.writes = list(self._writes(manifest, first, last, counter.add))
-        counter.total = sum(write.data_bytes for write in self.writes)
+        counter.total = sum(write.data_bytes + sum(x.nbytes for x in _slices(write)) for write in self.writes)
         self._dense = next((s for s in segments[first:last] if s.entry.segment == manifest.dense), None)
 
     @property
     def rows(self) -> int:
         """How many rows are written, of all tables."""
         columns = [c for write in self.writes for c in write.columns if c.column.name == WEIGHT]
-        return sum(c.rows.count for c in columns if c.rows is not None and c.range_of(1)[0] == 0)
+        copied = sum(c.rows.count for c in columns if c.rows is not None and c.range_of(1)[0] == 0)
+        return copied + sum(x.weights for write in self.writes for x in _slices(write))
 
     @property
     def dense(self) -> Prepared | None:
@@ -288,9 +306,12 @@ class _Merging:
     def _writes(self, manifest: Manifest, first: int, last: int, count: Count) -> Iterator[TableWrite]:
         for schema in manifest.tables:
             steps = self._say(schema.table_id, first, last)
-            if steps:
-                older = Older.of(self._say(schema.table_id, 0, first))
-                yield merged_table(schema, steps, older, baseline=first == 0, count=count)
+            if not steps:
+                continue
+            older, anew = Older.of(self._say(schema.table_id, 0, first)), self._anew
+            kept = schema if anew is None else anew.without(schema)
+            write = merged_table(kept, steps, older, baseline=first == 0, count=count)
+            yield write if anew is None else anew.added(write, schema, count)
 
     def _say(self, table_id: bytes, first: int, last: int) -> Steps:
         """What the steps within some entries of the chain say of a table."""
@@ -300,6 +321,10 @@ class _Merging:
             if entry is not None:
                 found.setdefault(segment.entry.to_state, []).append((segment, entry))
         return list(found.values())
+
+
+def _slices(write: TableWrite) -> list[MergedSlice]:
+    return [one for one in write.slices if isinstance(one, MergedSlice)]
 
 
 class _Counter:

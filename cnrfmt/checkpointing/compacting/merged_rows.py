@@ -8,12 +8,14 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Bytes, Ids
+from cnrfmt.checkpointing.compacting.windows import Window
 from cnrfmt.encodings import Encoded, Recipe, coder, encoder
 from cnrfmt.format.encoding import CodebookLayout, Layout, RawLayout
 from cnrfmt.format.schema import ColumnSchema
 from cnrfmt.format.scheme import Errors
-from cnrfmt.resolve import Layer, Strip
-from cnrfmt.segment_writer import EncodedRows, RowIds
+from cnrfmt.layer import Layer
+from cnrfmt.resolve import Strip
+from cnrfmt.table_writes import EncodedRows, RowIds
 
 Count = Callable[[int], None]
 """Called with the bytes that were made."""
@@ -22,92 +24,6 @@ _BATCH = 4096
 """Rows from anywhere that are fetched at a time."""
 _SPARSE = 8
 """Where fewer than one row in so many is wanted, the others aren't read."""
-
-
-class Window:
-    """Some rows of a table, in the order of their ids, and which of them a layer gave already.
-
-    They are `count` consecutive rows of a dense table, from `first` on, or those of the ids given.
-    """
-
-    def __init__(self, first: int, count: int, ids: Ids | None = None) -> None:
-        self.first, self.count, self.left = first, count, count
-        self._ids = ids
-        self._claimed = np.zeros(count, np.uint8)
-        self._positions, self._targets = np.empty(count, np.int64), np.empty(count, np.int64)
-
-    def is_within(self, layer: Layer) -> bool:
-        """Whether the rows are consecutive, and all in a layer that is a range."""
-        inside = layer.row_set.first <= self.first and self.first + self.count <= layer.stop
-        return self._ids is None and layer.is_range and inside
-
-    def take(self, layer: Layer) -> tuple[Ids, Ids]:
-        """The rows that a layer gives of those that no layer gave before: positions there, and places here."""
-        if layer.part is None:
-            count = self._take_deleted(layer)
-        elif self._ids is None:
-            count = self._take_range(layer) if layer.is_range else self._take_ids(layer)
-        elif layer.is_range:
-            count = self._take_listed_range(layer, self._ids)
-        else:
-            count = self._take_listed(layer, self._ids)
-        self.left -= count
-        return self._positions[:count].copy(), self._targets[:count].copy()
-
-    def rest(self) -> Ids:
-        """The places of the rows that no layer gave."""
-        from cnrfmt.kernels import rows as kernel
-
-        return self._targets[: kernel.unclaimed(self._claimed, self._targets)].copy()
-
-    def _take_range(self, layer: Layer) -> int:
-        from cnrfmt.kernels import rows as kernel
-
-        start, stop = max(self.first, layer.row_set.first), min(self.first + self.count, layer.stop)
-        if start >= stop:
-            return 0
-        claimed = self._claimed[start - self.first : stop - self.first]
-        count = int(kernel.unclaimed(claimed, self._targets))
-        claimed[:] = 1
-        self._targets[:count] += start - self.first
-        np.add(self._targets[:count], self.first - layer.row_set.first, out=self._positions[:count])
-        return count
-
-    def _take_ids(self, layer: Layer) -> int:
-        from cnrfmt.kernels import rows as kernel
-
-        a, b = np.searchsorted(layer.ids, (self.first, self.first + self.count))
-        if a == b:
-            return 0
-        count = int(kernel.claim(layer.ids[a:b], self.first, self._claimed, self._positions, self._targets))
-        self._positions[:count] += a
-        return count
-
-    def _take_listed_range(self, layer: Layer, ids: Ids) -> int:
-        a, b = np.searchsorted(ids, (layer.row_set.first, layer.stop))
-        found = np.flatnonzero(self._claimed[a:b] == 0) + a
-        self._claimed[a:b] = 1
-        self._targets[: len(found)] = found
-        self._positions[: len(found)] = ids[found] - layer.row_set.first
-        return len(found)
-
-    def _take_listed(self, layer: Layer, ids: Ids) -> int:
-        from cnrfmt.kernels import merges as kernel
-
-        a, b = np.searchsorted(layer.ids, ids[0]), np.searchsorted(layer.ids, ids[-1], "right")
-        if a == b:
-            return 0
-        count = int(kernel.claim_listed(layer.ids[a:b], ids, self._claimed, self._positions, self._targets))
-        self._positions[:count] += a
-        return count
-
-    def _take_deleted(self, layer: Layer) -> int:
-        assert self._ids is not None
-        found = np.flatnonzero(layer.segment.indexes.holds(layer.row_set, self._ids) & (self._claimed == 0))
-        self._claimed[found] = 1
-        # Tombstones have no positions that anybody would ask for.
-        self._targets[: len(found)] = self._positions[: len(found)] = found
-        return len(found)
 
 
 def copy_rows(layer: Layer, positions: Ids, out: Bytes, targets: Ids) -> None:
@@ -150,7 +66,7 @@ class MergedRows(EncodedRows):
 
     def encoded(self, start: int, stop: int) -> Encoded:
         """The stored bytes of rows start .. stop - 1, and which of them, from `start` on, are stored in another way."""
-        window = self._window(start, stop)
+        window = Window.of(self._rows, start, stop)
         out = self._new(stop - start)
         bad = [np.empty(0, np.int64)]
         deleted = [np.empty(0, np.int64)]
@@ -188,12 +104,6 @@ class MergedRows(EncodedRows):
         out = np.empty((len(positions), self._width), self.dtype)
         self._strip.read_ids(positions + self._rows.first if self._rows.ids is None else self._rows.ids[positions], out)
         return out
-
-    def _window(self, start: int, stop: int) -> Window:
-        ids = self._rows.ids
-        if ids is None:
-            return Window(self._rows.first + start, stop - start)
-        return Window(0, stop - start, ids[start:stop])
 
     def _keeps_codes(self, layer: Layer) -> bool:
         return is_stored_so(layer, self._layout, self._strip) or own_codebook(layer, self._strip) == self._layout
@@ -329,6 +239,13 @@ def own_codebook(layer: Layer, strip: Strip) -> Layout | None:
     if part is None or part.elements != strip.elements or not isinstance(part.layout, CodebookLayout):
         return None
     return None if part.layout.block is None else CodebookLayout(part.layout.bits, part.layout.values)
+
+
+def are_equal(a: RowIds, b: RowIds) -> bool:
+    """Whether these are the same rows."""
+    if a.ids is None or b.ids is None:
+        return a.ids is b.ids and (a.first, a.count) == (b.first, b.count)
+    return a.count == b.count and np.array_equal(a.ids, b.ids)
 
 
 def errors_of(layers: Sequence[Layer]) -> Errors:

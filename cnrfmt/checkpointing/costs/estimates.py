@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.checkpointing.bits import choices_for
+from cnrfmt.checkpointing.costs import typical
 from cnrfmt.commits import with_segment
-from cnrfmt.encodings import Recipe
+from cnrfmt.encodings import Recipe, recipes
+from cnrfmt.encodings.grid import Grid
 from cnrfmt.encodings.quantize import Choices, check_patterns
-from cnrfmt.encodings.recipes import recipe_for
 from cnrfmt.errors import UsageError
 from cnrfmt.format import limits
+from cnrfmt.format.encoding import IntegerLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, pack_manifest
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.format.scheme import NO_ERRORS, Errors
@@ -87,18 +90,39 @@ def shapes_of(checkpoint: Checkpoint) -> list[TableShape]:
 def recipes_for(tables: Sequence[TableShape], bits: int, quantize: Choices) -> dict[tuple[str, str], Recipe]:
     """How each column of each table is stored with these bits, by the names of both; see `choices_for`.
 
-    No rows are looked at: what `quantize` leaves to a sample is as if it weren't chosen.
+    No rows are looked at: what `quantize` leaves to a sample is as if it weren't chosen, and the steps of a grid are in
+    units of its learning rate. Raises `UsageError` for a grid that doesn't say that.
     """
+    if isinstance(quantize, Mapping):
+        quantize = {key: _in_learning_rates(choice) for key, choice in quantize.items()}
+    else:
+        quantize = _in_learning_rates(quantize)
     check_patterns(quantize, {t.schema.name: [c.name for c in t.schema.columns] for t in tables})
     others = [t.schema.name for t in tables if t.schema.columns[0].dtype != "float32"]
+    if isinstance(quantize, Grid):
+        quantize = {**dict.fromkeys(others), "*": quantize}
     choices = choices_for(bits, quantize, unquantisable=others)
     found = {}
-    for table in tables:
-        for column in table.schema.columns:
-            shape = (1,) if column.per_row else (1, table.schema.dim)
-            source = as_source(np.ones(shape, dtypes.dtype_of(column.dtype)), what=table.schema.name)
-            found[table.schema.name, column.name] = recipe_for(table.schema.name, column, source, choices)
+    for schema in (table.schema for table in tables):
+        sources = {}
+        for column in schema.columns:
+            shape = (1,) if column.per_row else (1, schema.dim)
+            sources[column.name] = as_source(np.ones(shape, dtypes.dtype_of(column.dtype)), what=schema.name)
+        for name, recipe in recipes.recipes_for(schema, sources, choices).items():
+            found[schema.name, name] = recipe
     return found
+
+
+def _in_learning_rates(choice: Any) -> Any:
+    """A grid with a learning rate of 1."""
+    if not isinstance(choice, Grid):
+        return choice
+    if choice.learning_rate is None:
+        raise UsageError(
+            "plan: what codes on a grid take follows from its steps in learning rates; give the Grid learning_rate, "
+            "with c or restores"
+        )
+    return replace(choice, learning_rate=1.0, restores=None, c=choice.size / choice.learning_rate)
 
 
 def index_bytes(count: int, span: int) -> int:
@@ -164,7 +188,7 @@ def segment_sizes(
             layout, scheme = recipes[schema.name, column.name]
             width = column.width(schema.dim)
             key = "weights" if column.name == WEIGHT else "optimizer"
-            section = add(key, layout.section_bytes(count, width))
+            section = add(key, section_bytes(Recipe(layout, scheme), count, width, is_delta=counts is not None))
             books = layout.codebook_bytes(count)
             codebooks = add(key, books) if books else None
             errors = NO_ERRORS if scheme is None else Errors(_DIGITS, _DIGITS)
@@ -178,6 +202,15 @@ def segment_sizes(
     found["metadata"] = 2 * limits.BLOCK + len(toc)
     found["padding"] = end - limits.BLOCK - sum(length for _, length in sections)
     return found, toc
+
+
+def section_bytes(recipe: Recipe, count: int, width: int, *, is_delta: bool) -> int:
+    """Bytes of the codes of rows: as many as they take, or typically take where that depends on them."""
+    layout, scheme = recipe
+    if isinstance(layout, IntegerLayout) and layout.is_grouped:
+        c = scheme.step.size if scheme is not None and scheme.step is not None else 0.0
+        return typical.section_bytes(layout, c, count, width, is_delta=is_delta)
+    return layout.section_bytes(count, width)
 
 
 def manifest_bytes(tables: Sequence[TableShape], tocs: Sequence[bytes], versions: int) -> int:

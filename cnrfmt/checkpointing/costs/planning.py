@@ -105,8 +105,9 @@ def plan_checkpoints(
 ) -> CheckpointPlan:
     """Plans the checkpoints of a run to a directory; nothing is read or written.
 
-    Bytes of rows, digests and padding are exact for as many rows as the traffic is expected to touch; row ids are
-    taken for scattered. Left out are rows that an encoding can't hold (stored exactly beside it), file names, what
+    Bytes of rows, digests and padding are exact for as many rows as the traffic is expected to touch, those on a grid
+    aside, which are what is typical (`cnrfmt.checkpointing.costs.typical`); row ids are taken for scattered. Left out
+    are rows that an encoding can't hold (stored exactly beside it), file names, what
     the file system adds, and what a run notes of its checkpoints in the manifest, some 100 bytes each.
 
     Parameters
@@ -118,7 +119,8 @@ def plan_checkpoints(
     policy
         A name, a policy or a function, as the manager takes it.
     bits, quantize
-        The bits of the run (2 to 8; 32 for raw rows), and what goes before them for some tables.
+        The bits of the run (2 to 8; 32 for raw rows), and what goes before them for all tables or some: a `Quantize`,
+        a `Grid` that says its learning rate, or a dict of patterns to these.
     dense_bytes
         Of the dense state, which each checkpoint holds whole.
     intervals, interval_seconds

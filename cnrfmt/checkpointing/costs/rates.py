@@ -17,7 +17,7 @@ from cnrfmt.encodings import Recipe
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT
 from cnrfmt.inputs import Picked, Source2D, as_source
-from cnrfmt.segment_writer import ColumnWrite, RowIds, TableWrite
+from cnrfmt.table_writes import ColumnWrite, RowIds, TableWrite
 
 _TABLE = 128 << 20
 """The most bytes of rows in memory that are picked from: more than caches hold."""

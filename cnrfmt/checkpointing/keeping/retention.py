@@ -40,7 +40,9 @@ class Keep:
         A metric, a number n, and ``"min"`` or ``"max"``: the n checkpoints with the lowest or the highest value of the
         metric; of equal ones the newer. One without the metric, or with a NaN, doesn't count.
     where
-        A function of a `CheckpointRecord` that says whether it stays.
+        A function of a `CheckpointRecord` that says whether it stays. Where it raises something, a manager's checkpoint
+        is committed and gives no version up; the log says so each time, and the next call of the manager raises it
+        once, as a `UsageError` (with several ranks the log alone). `collect` raises it and changes nothing.
 
     Raises
     ------
@@ -114,6 +116,11 @@ def kept(
     -------
     set of int
         Some of `among`, and `newest`.
+
+    Raises
+    ------
+    UsageError
+        The function `keep.where` raised something.
     """
     groups = _groups(checkpoints, {c.version for c in checkpoints} if among is None else set(among))
     there = {version for group in groups for version in group.versions}
@@ -156,7 +163,16 @@ def _wanted(keep: Keep, groups: list[_Group]) -> Iterator[_Group]:
     if keep.best is not None:
         yield from _best(groups, *keep.best)
     if keep.where is not None:
-        yield from (group for group in groups if keep.where(group.checkpoint))
+        yield from (group for group in groups if _says(keep.where, group.checkpoint))
+
+
+def _says(where: Callable[[CheckpointRecord], bool], checkpoint: CheckpointRecord) -> bool:
+    try:
+        return bool(where(checkpoint))
+    except Exception as error:
+        raise UsageError(
+            f"keep: where() of the checkpoint of version {checkpoint.version} raised {type(error).__name__}: {error}"
+        ) from error
 
 
 def _firsts(

@@ -13,7 +13,7 @@ from cnrfmt.checkpointing.ranks.accepting import accept
 from cnrfmt.checkpointing.ranks.agreement import Agreement, agree, check_quantize
 from cnrfmt.checkpointing.ranks.coordinator import Coordinator
 from cnrfmt.checkpointing.ranks.shards import ShardPlan, plan_shards
-from cnrfmt.checkpointing.ranks.together import SilenceError, opened, together
+from cnrfmt.checkpointing.ranks.together import opened, together
 from cnrfmt.commits import Attempt, Prepared, attempt, with_segment
 from cnrfmt.encodings import Recipe
 from cnrfmt.encodings.quantize import Choices
@@ -22,6 +22,7 @@ from cnrfmt.errors import (
     CommitUnknownError,
     DamagedError,
     RankLostError,
+    SilenceError,
     StorageError,
     UnsupportedError,
     UsageError,
@@ -31,11 +32,11 @@ from cnrfmt.format.digests import new_id
 from cnrfmt.format.manifest import ChainEntry, Manifest, pack_manifest, parse_manifest
 from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.format.segment import NO_STATE, SegmentHeader
-from cnrfmt.segment_writer import TableWrite
 from cnrfmt.storage.base import manifest_place
 from cnrfmt.storage.container import path_text
 from cnrfmt.storage.directory_commit import DirectoryTransaction
 from cnrfmt.storage.fs import Fs
+from cnrfmt.table_writes import TableWrite
 
 Draft = Callable[[Attempt], Manifest]
 """From a transaction and the head that it found to the manifest of the next version, without its segments."""
@@ -73,7 +74,7 @@ def commit_together(
     draft: Draft,
     writes: Iterable[TableWrite],
     dense: Prepared | None = None,
-    note: bytes = b"",
+    note: Callable[[], bytes] = bytes,
     complete: Complete | None = None,
     threads: int = 1,
     fs: Fs | None = None,
@@ -96,7 +97,7 @@ def commit_together(
     dense
         The dense state; rank 0 alone has one.
     note
-        Some bytes for `complete`.
+        Called when this rank's segment is written: some bytes for `complete`.
     complete
         Called on rank 0 alone, last: may say in the manifest's metadata what was written.
     threads
@@ -177,7 +178,7 @@ class _Work:
     path: str
     writes: tuple[TableWrite, ...]
     dense: Prepared | None
-    note: bytes
+    note: Callable[[], bytes]
     threads: int
     fs: Fs | None
     held: ExitStack
@@ -245,7 +246,7 @@ class _Work:
                 if self.rank:
                     self._open()
                 entry = self._segment(terms, terms.to_state)
-            return _Report(entry, self.dense is not None, self.note).pack()
+            return _Report(entry, self.dense is not None, self.note()).pack()
 
         try:
             told = together(self.coordinator, "written", own)

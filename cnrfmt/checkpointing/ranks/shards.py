@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from cnrfmt.encodings import Recipe
+from cnrfmt.encodings.grid import Grid, GridSummary, summary_of
 from cnrfmt.encodings.quantize import Choices, matching
 from cnrfmt.errors import UsageError
 from cnrfmt.format import limits, strict_json
 from cnrfmt.format.schema import ColumnSchema, TableSchema
-from cnrfmt.plan import columns_of, plan_baseline, plan_delta
-from cnrfmt.segment_writer import ColumnWrite, RowIds, TableWrite
+from cnrfmt.plan import columns_of, described, plan_baseline, plan_delta
+from cnrfmt.table_writes import ColumnWrite, RowIds, TableWrite
 from cnrfmt.tabledata import Deleted, Dropped, Rows, TableData
 
 Range = tuple[int, int]
@@ -117,6 +118,19 @@ def plan_shards(
     writes = tuple(places[w.schema.name].put(w) if w.schema.name in places else w for w in plan.writes)
     dropped = [name for name, value in local.items() if isinstance(value, Dropped)]
     return ShardPlan(writes, _describe(writes, known, dropped))
+
+
+def summaries(tables: Mapping[str, Any], grids: Mapping[str, Grid]) -> dict[str, GridSummary]:
+    """What the grids of some of these tables follow from, as far as it is here; raises `UsageError`.
+
+    The tables are those of a baseline, or ones that are new.
+    """
+    found = {}
+    for name, grid in grids.items():
+        value = tables[name]
+        schema, sources = described(name, _within(name, value) if isinstance(value, Shard) else value)
+        found[name] = summary_of(grid, schema, sources)
+    return found
 
 
 def _within(name: str, shard: Shard) -> Any:

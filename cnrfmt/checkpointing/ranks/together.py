@@ -14,6 +14,7 @@ from cnrfmt.errors import (
     CommitUnknownError,
     DamagedError,
     RankLostError,
+    SilenceError,
     StorageError,
     UnsupportedError,
 )
@@ -23,15 +24,11 @@ PLAN = "plan"
 """Where ranks meet that plan a checkpoint."""
 
 
-class SilenceError(CommitError):
-    """A coordinator couldn't say what the others said; they may have heard it all."""
-
-
 def together(coordinator: Coordinator, name: str, own: Callable[[], bytes]) -> list[bytes]:
     """What `own` gave on each rank, in the order of the ranks.
 
     Where it raised on some, all ranks raise an error of the class that the lowest of them met; on that rank it is the
-    error itself.
+    error itself. Raises `SilenceError` where the coordinator raises anything but a `RankLostError`.
     """
     mine: Exception | None = None
     try:
@@ -43,7 +40,10 @@ def together(coordinator: Coordinator, name: str, own: Callable[[], bytes]) -> l
     except RankLostError as error:
         raise error from mine
     except Exception as error:
-        raise SilenceError(str(error)) from error
+        raise SilenceError(
+            f"{name}: the coordinator failed ({type(error).__name__}: {error}), so that it isn't known what the other "
+            "ranks said; end all ranks and start them together again"
+        ) from error
     return opened(dict(enumerate(told)), coordinator.rank, mine)
 
 

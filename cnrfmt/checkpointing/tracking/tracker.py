@@ -67,13 +67,12 @@ class Tracker(ABC, Generic[M]):
         """An empty set like that of the marks."""
 
     @abstractmethod
+    def _some(self, ids: Ids) -> M:
+        """A set of these rows, as far as they are there."""
+
+    @abstractmethod
     def mark(self, ids: Any) -> None:
         """Notes that rows change."""
-
-    @property
-    def keeps_since_baseline(self) -> bool:
-        """Whether it keeps what was committed since the baseline."""
-        return self._since is not None
 
     @property
     def count(self) -> int:
@@ -130,14 +129,19 @@ class Tracker(ABC, Generic[M]):
                 self.give_back()
                 raise
 
-    def commit(self, *, baseline: bool = False) -> None:
+    def commit(self, *, baseline: bool = False, unsent: Ids | None = None) -> None:
         """Ends a checkpoint that is durable: what was being written is committed since the baseline.
 
-        With `baseline` the checkpoint was a baseline itself, and nothing is committed since it. Raises `UsageError`
-        where nothing is being written.
+        With `baseline` the checkpoint was a baseline itself, and nothing is committed since it. Rows that are `unsent`
+        were taken and not written, since they were stored almost as they are: they are marked again. Raises
+        `UsageError` where nothing is being written.
         """
         with self._states:
             taken = self._being_written("commit")
+            if unsent is not None and len(unsent):
+                again = self._some(unsent)
+                with self._lock:
+                    self._marked.add_older(again)
             if self._since is not None:
                 if baseline:
                     self._since = self._empty()
@@ -223,6 +227,12 @@ class RowTracker(Tracker[RowMarks]):
 
     def _empty(self) -> RowMarks:
         return self._marked.empty()
+
+    def _some(self, ids: Ids) -> RowMarks:
+        found = self._empty()
+        # The table may have shrunk since.
+        found.mark(ids[ids < found.rows])
+        return found
 
     @property
     def rows(self) -> int:
@@ -315,10 +325,10 @@ class KeyTracker(Tracker[KeyMarks]):
     def _empty(self) -> KeyMarks:
         return self._marked.empty()
 
-    @property
-    def count_deleted(self) -> int:
-        """How many keys are forgotten now, and not being written."""
-        return self._marked.count(DELETED)
+    def _some(self, ids: Ids) -> KeyMarks:
+        found = self._empty()
+        found.put(ids, WRITTEN)
+        return found
 
     def mark(self, ids: Any) -> None:
         """Notes that rows change, or that they are new.
@@ -354,11 +364,6 @@ class KeyTracker(Tracker[KeyMarks]):
         with self._states:
             taken = self._being_written("list")
             return taken.ids(self._kept() if self._with_since else None, DELETED)
-
-    def deleted_since_baseline(self) -> Ids:
-        """The keys that are gone, of what was committed since the baseline; as `since_baseline`."""
-        with self._states:
-            return self._kept().ids(None, DELETED)
 
     def restore(self, since_baseline: Any = (), deleted: Any = ()) -> None:
         """Begins anew after a restart or a restore: nothing is marked, and this was committed since the baseline.

@@ -118,10 +118,10 @@ class Trackers:
             raise
         return found
 
-    def commit(self, *, baseline: bool) -> None:
-        """What was taken is durable."""
-        for tracker in self._trackers.values():
-            tracker.commit(baseline=baseline)
+    def commit(self, *, baseline: bool, unsent: Mapping[str, Ids] | None = None) -> None:
+        """What was taken is durable; but for those rows of each table that weren't sent, which stay marked."""
+        for name, tracker in self._trackers.items():
+            tracker.commit(baseline=baseline, unsent=(unsent or {}).get(name, NOTHING.ids))
 
     def give_back(self) -> None:
         """What was taken isn't durable: it is marked again."""

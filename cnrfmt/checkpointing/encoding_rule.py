@@ -1,0 +1,215 @@
+"""Which encoding each table of a run has: the closed loop on a grid where it can be had, else row-wise; and why.
+
+One rule: `encoding` names the family. ``"rowwise"`` goes by `bits` or by the number of restores, and by `quantize`.
+``"grid"`` goes by `learning_rate` and the number of restores, a `Grid` by what it says itself. ``"auto"`` is a grid for
+each table of which all is known that it takes, and row-wise for the others; with `bits` or `quantize` it is row-wise.
+A dict of patterns says it for the tables that it names, and the others are as under ``"auto"``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cnrfmt.checkpointing.bits import MOST_BITS, bits_for, choices_for, chosen_bits
+from cnrfmt.checkpointing.contents import Live
+from cnrfmt.encodings.grid import ACTIVITIES, Grid, GridPlan, c_for
+from cnrfmt.encodings.quantize import Choice, Choices, Quantize, choice_for, matching
+from cnrfmt.errors import UsageError
+from cnrfmt.format.schema import WEIGHT, TableSchema
+from cnrfmt.inputs import as_source
+
+Encoding = str | Grid | Mapping[Any, Choice | None]
+"""``"auto"``, ``"grid"``, ``"rowwise"``, a `Grid`, or a dict of patterns as `quantize` has them."""
+
+_FAMILIES = ("auto", "grid", "rowwise")
+_RAW = 32
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What decides of a table: its name, whether its weights are float32, and its other columns.
+
+    `is_part` tells that other ranks may have further columns, of which it isn't known yet.
+    """
+
+    name: str
+    is_float32: bool
+    columns: tuple[str, ...]
+    is_part: bool = False
+
+    @staticmethod
+    def live(table: Live, before: TableSchema | None = None) -> Seen:
+        """Of a table that the trainer hands over, and that goes on from one with this schema, or is new."""
+        dtype = as_source(table.there.values, what=f"table {table.name!r}").dtype
+        is_part = before is None and table.place is not None and table.place.elements is not None
+        known = () if before is None else Seen.stored(before).columns
+        return Seen(table.name, bool(dtype == np.float32), (*table.there.columns, *known), is_part)
+
+    def whole(self, columns: tuple[str, ...]) -> Seen:
+        """The same of the whole table, which has these columns."""
+        return replace(self, columns=columns, is_part=False)
+
+    @staticmethod
+    def stored(schema: TableSchema) -> Seen:
+        """Of a table of a container."""
+        weight, *others = schema.columns
+        return Seen(schema.name, weight.dtype == "float32", tuple(column.name for column in others))
+
+
+Chain = Mapping[str, GridPlan | None]
+"""Of each table that goes on from the version which a delta is put on, the grid that it is on; empty for a baseline."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """How a checkpoint stores its tables: for a plan, in words by table, and the bits of what is row-wise.
+
+    `grids` are those of tables that are new, to be planned by their rows.
+    """
+
+    choices: Choices
+    words: dict[str, str]
+    bits: int
+    grids: dict[str, Grid]
+
+
+@dataclass(frozen=True)
+class EncodingRule:
+    """What a manager was told of encodings; see the module for how it goes together."""
+
+    encoding: Encoding
+    bits: int | None
+    quantize: Choices
+    expected: float | None
+    learning_rate: float | None
+
+    @property
+    def may_be_grid(self) -> bool:
+        """Whether any table may be on a grid."""
+        if isinstance(self.encoding, Mapping) and any(isinstance(one, Grid) for one in self.encoding.values()):
+            return True
+        return isinstance(self.encoding, Grid) or self.encoding == "grid" or not self._why_rowwise
+
+    def bits_now(self, restores: int) -> int:
+        """Bits per value of row-wise tables after so many restores."""
+        if self.bits is not None:
+            return self.bits
+        return MOST_BITS if self.expected is None else chosen_bits(self.expected, restores)
+
+    def choose(self, tables: Iterable[Seen], restores: int, chain: Chain) -> Chosen:
+        """How these tables are stored after so many restores. One that the chain has on a grid stays on that."""
+        bits = self.bits_now(restores)
+        quantize = self.encoding if isinstance(self.encoding, Mapping) else self.quantize
+        by_name, words, raw = dict[str, Choice | None](), dict[str, str](), list[str]()
+        for table in tables:
+            asked = self._asked(table)
+            found: Choice | str | None = asked if isinstance(asked, str) else self._finer(asked, restores)
+            if isinstance(asked, Grid):
+                found = chain.get(table.name) or found
+            if isinstance(found, Grid | GridPlan):
+                assert isinstance(asked, Grid)
+                by_name[table.name] = found
+                words[table.name] = self._grid_words(found, asked, restores)
+            else:
+                if not table.is_float32:
+                    raw.append(table.name)
+                choice, _ = choice_for(choices_for(bits, quantize, unquantisable=raw), table.name, WEIGHT)
+                words[table.name] = f"{_words(choice)}{f': {asked}' if asked else ''}"
+        choices = choices_for(bits, quantize, unquantisable=raw)
+        if by_name:
+            choices = {**(choices if isinstance(choices, Mapping) else {"*": choices}), **by_name}
+        return Chosen(choices, words, bits, {name: one for name, one in by_name.items() if isinstance(one, Grid)})
+
+    def is_too_coarse(self, table: Seen, restores: int, plan: GridPlan | None) -> bool:
+        """Whether a table that is on a grid would be on a finer one, were it to begin anew."""
+        asked = self._asked(table)
+        return isinstance(asked, Grid) and plan is not None and plan.step.size > self._finer(asked, restores).size
+
+    def _asked(self, table: Seen) -> Grid | str:
+        """The grid that is asked for; or why there is none, empty where that is what was said."""
+        encoding = self.encoding
+        if isinstance(encoding, Mapping) and matching(encoding, {table.name: (WEIGHT,)}):
+            found, _ = choice_for(encoding, table.name, WEIGHT)
+            return found if isinstance(found, Grid) else ""
+        if not table.is_float32:
+            return "weights aren't float32"
+        if isinstance(encoding, Grid):
+            return encoding
+        if encoding == "grid":
+            # Nothing said of restores may mean any number of them.
+            c = c_for(math.inf) if self.expected is None else None
+            return Grid(learning_rate=self.learning_rate, restores=self.expected, c=c)
+        if why := self._why_rowwise:
+            return "" if encoding == "rowwise" else why
+        if not table.is_part and not any(name in table.columns for name in ACTIVITIES):
+            return f"no column tells how far the optimizer moves a row ({', '.join(ACTIVITIES)})"
+        return Grid(learning_rate=self.learning_rate, restores=self.expected)
+
+    @property
+    def _why_rowwise(self) -> str:
+        """What keeps all tables from a grid that aren't named; empty if nothing does."""
+        if self.encoding == "rowwise" or self.bits is not None or self.quantize is not None:
+            return "it was asked for"
+        if self.learning_rate is None:
+            return "no learning rate was given"
+        return "how many restores are expected wasn't said" if self.expected is None else ""
+
+    @staticmethod
+    def _finer(grid: Grid, restores: int) -> Grid:
+        """A grid for as many restores as there were, if these are more than it is for."""
+        return grid if grid.restores is None else replace(grid, restores=max(grid.restores, restores))
+
+    def _grid_words(self, found: Grid | GridPlan, asked: Grid, restores: int) -> str:
+        size, wanted = found.size if isinstance(found, Grid) else found.step.size, self._finer(asked, restores).size
+        words = f"grid, steps of {size:.6g}"
+        if asked.learning_rate is not None:
+            words += f" ({size / asked.learning_rate:.3g} learning rates)"
+        if wanted < asked.size:
+            words += f": {restores} restores where {asked.restores:g} were expected"
+        return words if wanted >= size else f"{words}, finer from the next baseline on"
+
+
+def encoding_rule(
+    encoding: Any, bits: int | None, quantize: Choices, expected: float | None, learning_rate: Any
+) -> EncodingRule:
+    """The rule that a caller asks for, its numbers checked but `bits` and `quantize`; raises `UsageError`."""
+    if isinstance(learning_rate, np.integer | np.floating):
+        learning_rate = learning_rate.item()
+    if learning_rate is not None:
+        is_number = isinstance(learning_rate, int | float) and not isinstance(learning_rate, bool)
+        if not is_number or not 0 < learning_rate < math.inf:
+            raise UsageError(f"learning_rate must be a number above 0, found {learning_rate!r}")
+    if expected is not None:
+        bits_for(expected)
+        if bits is not None:
+            raise UsageError("give bits, or the number of restores that they follow from; not both")
+    if not isinstance(encoding, Grid | Mapping) and encoding not in _FAMILIES:
+        raise UsageError(
+            f"encoding is one of {', '.join(map(repr, _FAMILIES))}, a cnrfmt.Grid, or a dict of patterns to Grid, "
+            f"Quantize or None; found {encoding!r}"
+        )
+    for value in encoding.values() if isinstance(encoding, Mapping) else ():
+        if value is not None and not isinstance(value, Grid | Quantize):
+            raise UsageError(f"encoding: patterns lead to a Grid, a Quantize or None, found {value!r}")
+    says_rowwise = next((n for n, x in (("bits", bits), ("quantize", quantize)) if x is not None), None)
+    if says_rowwise is not None and encoding not in ("auto", "rowwise"):
+        raise UsageError(f'{says_rowwise}= is for encoding="rowwise"; leave it out, or say encoding={{pattern: ...}}')
+    if learning_rate is not None and (encoding == "rowwise" or says_rowwise is not None):
+        other = f"{says_rowwise}=" if says_rowwise is not None else 'encoding="rowwise"'
+        raise UsageError(f'learning_rate= is for encoding="grid" or "auto", and {other} asks for rows without it')
+    if isinstance(encoding, Grid) and (learning_rate, expected) != (None, None):
+        raise UsageError("encoding: the Grid says learning_rate and restores itself; give them to it alone")
+    if encoding == "grid" and learning_rate is None:
+        raise UsageError('encoding="grid" needs learning_rate=, whose multiples its steps are; or give a cnrfmt.Grid')
+    return EncodingRule(encoding, bits, quantize, expected, learning_rate)
+
+
+def _words(choice: Choice | None) -> str:
+    if not isinstance(choice, Quantize):
+        return "raw"
+    return "row-wise, bits by the rows" if choice.bits == "auto" else f"row-wise {choice.bits} bits"

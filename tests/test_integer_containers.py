@@ -1,0 +1,131 @@
+"""Whatever looks at containers, or makes others of them, takes those with integer parts as any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cnrfmt
+from cnrfmt import Quantize, TooLargeError
+from cnrfmt.cli import describe
+from cnrfmt.format.encoding import GridLayout, LogLayout
+from cnrfmt.integrations.convert import convert
+from cnrfmt.sizes import sizes_of_segment
+from cnrfmt.trial import measure
+from tests.attacks.support import lay
+from tests.integer_chains import Array, Chain
+
+SEED, STEPS = 11, 5
+
+
+@pytest.fixture(scope="module")
+def laid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Chain, dict[str, Array]]:
+    """A chain, its model, and what the version before the newest says."""
+    chain = Chain(SEED)
+    for _ in range(STEPS - 1):
+        chain.step()
+    before = {name: chain.values(name, "weight") for name in ("dense", "keyed")}
+    keys = np.array(chain.ids("keyed"))
+    chain.step()
+    assert chain.residuals
+    return lay(tmp_path_factory.mktemp("integers") / "chain", chain.store), chain, {**before, "keys": keys}
+
+
+def bits(values: Array) -> list[int]:
+    return np.ascontiguousarray(values).view(np.uint32).tolist()
+
+
+def check_same(chain: Chain, path: Path) -> None:
+    """That a container says what the model does."""
+    with cnrfmt.open(path) as ck:
+        for name in ("dense", "keyed"):
+            for column in ("weight", "sum"):
+                assert bits(ck[name].read(column=column)) == bits(chain.values(name, column))
+
+
+def test_verify_finds_nothing(laid: tuple[Path, Chain, dict[str, Array]]) -> None:
+    assert cnrfmt.verify(laid[0]).findings == []
+
+
+def test_diff(laid: tuple[Path, Chain, dict[str, Array]]) -> None:
+    path, chain, before = laid
+    found = {table.name: table for table in cnrfmt.diff(path, version_a=STEPS - 1, version_b=STEPS).tables}
+    both = min(len(before["dense"]), chain.rows)
+    now = chain.values("dense", "weight")[:both]
+    changed = (now.view(np.uint32) != before["dense"][:both].view(np.uint32)).any(axis=1)
+    (weight,) = (column for column in found["dense"].columns if column.name == "weight")
+    assert weight.changed == changed.sum()
+
+
+def test_requantize_and_convert(laid: tuple[Path, Chain, dict[str, Array]], tmp_path: Path) -> None:
+    path, chain, _ = laid
+    cnrfmt.requantize(path, tmp_path / "raw.cnr", quantize=None)
+    check_same(chain, tmp_path / "raw.cnr")
+    convert(path, tmp_path / "there.npz")
+    convert(tmp_path / "there.npz", tmp_path / "back.cnr")
+    check_same(chain, tmp_path / "back.cnr")
+
+
+def test_trial(laid: tuple[Path, Chain, dict[str, Array]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_LEAST_TIMED", 1)
+    monkeypatch.setattr(measure, "_MOST_TIMED", 1)
+    with np.errstate(all="ignore"):
+        found = cnrfmt.try_quantization(laid[0], schemes=[Quantize(8)], tables=["dense"], columns=["weight"])
+    assert found.columns[0].attempts[0].bytes_per_row == 5 + 8
+
+
+def test_sizes(laid: tuple[Path, Chain, dict[str, Array]]) -> None:
+    with cnrfmt.open(laid[0]) as ck:
+        for segment in ck.view.segments.values():
+            found = sizes_of_segment(segment)
+            assert sum(found.values()) == segment.entry.length
+            assert found["padding"] >= 0
+
+
+def test_facts(laid: tuple[Path, Chain, dict[str, Array]]) -> None:
+    with cnrfmt.open(laid[0]) as ck:
+        weight, total = describe.table(ck, ck["dense"])["columns"]
+    assert any(words.startswith("grid of 2^-12") for words in weight["encodings"])
+    assert any("residual" in words for words in weight["encodings"])
+    assert any(words.startswith("log 12-bit") for words in total["encodings"])
+    (fixed,) = (group for group in total["stored"] if group["words"] == "log 12-bit")
+    # Twelve, and what rounds the sections up to whole bytes.
+    assert 12 <= fixed["bits_per_value"] < 20
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (GridLayout("absolute", -12, "rans", None, 4), "grid of 2^-12, rans"),
+        (GridLayout("residual", 3, "packed", None, 4), "grid of 2^3 residual, packed"),
+        (GridLayout("residual", -7, "fixed", 9), "grid of 2^-7 residual, 9-bit"),
+        (LogLayout(12, 1, 2), "log 12-bit"),
+        (LogLayout(12, 1, 2, "absolute", "rans", 4), "log 12-bit, rans"),
+        (LogLayout(16, 1, 2, "residual", "rans", 4), "log 16-bit residual, rans"),
+    ],
+)
+def test_words(layout: GridLayout | LogLayout, words: str) -> None:
+    assert describe.layout_words(layout, None) == words
+
+
+def test_what_groups_share_is_counted_before_it_is_taken(laid: tuple[Path, Chain, dict[str, Array]]) -> None:
+    with cnrfmt.open(laid[0], threads=1) as ck:
+        table = ck["dense"]
+        layers = table._column_strips(table.schema.columns[0], ck.view.budget())[0].layers
+        shared = sum(layer.shared_cost for layer in layers)
+        assert shared > 0
+        ids = sum({(id(x.segment), x.row_set): x.cost for x in layers}.values())
+        out = np.empty(table.shape, np.float32)
+        ck.view.options = cnrfmt.reader.ReadOptions("mmap", "touched", 1, ids + shared // 2)
+        with pytest.raises(TooLargeError, match="'dense'"):
+            table.read(out=out)
+        every = [x for strip in table._column_strips(table.schema.columns[0], ck.view.budget()) for x in strip.layers]
+        most = sum({id(x): x.cost + x.shared_cost for x in every}.values())
+        ck.view.options = cnrfmt.reader.ReadOptions("mmap", "touched", 1, most)
+        table.read(out=out)
+        # Once opened, it is at hand.
+        for layer in every:
+            layer.load_shared()
+        assert sum(layer.shared_cost for layer in every) == 0
