@@ -14,6 +14,7 @@ from cnrfmt.encodings import Recipe, encoder
 from cnrfmt.encodings.checks import Flags
 from cnrfmt.encodings.errors import measured, total
 from cnrfmt.encodings.grid import GridPlan
+from cnrfmt.encodings.integers import values as values_of
 from cnrfmt.encodings.packed_rows import PackedRows
 from cnrfmt.format.encoding import GridLayout, LogLayout
 from cnrfmt.format.scheme import NO_ERRORS, Errors
@@ -255,6 +256,10 @@ class LiveRows:
             codes = np.empty(count, np.int32)
             numbers = values[positions].reshape(-1)
             kernel.dithered(numbers, layout.bits, layout.base, layout.shift, self._salt, codes, bad)
+            sampled = np.flatnonzero(bad == 0)[:: max(1, count // _SAMPLED)]
+            decoded = np.empty((len(sampled), 1), np.float32)
+            values_of(layout, codes[sampled].reshape(-1, 1), decoded)
+            taken.add_errors(column.name, measured(numbers[sampled].reshape(-1, 1), decoded))
             if base is not None:
                 codes -= base.reshape(-1)
                 codes[bad != 0] = 0

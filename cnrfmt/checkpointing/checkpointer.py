@@ -147,7 +147,7 @@ class Checkpointer:
         return Begun(asked, kind, base, held, stored, chain, seen, settings.rule.choose(seen, lineage.restores, chain))
 
     def agree(self, begun: Begun) -> Begun:
-        """The same with the grids of tables that are new and that several ranks have: they choose them together.
+        """The same with grids that ranks choose together: of tables that are on none yet and that several of them have.
 
         Only where there are such it waits for the other ranks. What it raises is raised on all of them.
         """
@@ -159,7 +159,7 @@ class Checkpointer:
         shared = {name: asked.tables[name] for name in grids}
         found = plan_grids(coordinator, same, grids, lambda: summaries(contents.whole(shared), grids))
         seen = tuple(one.whole(found[one.name].columns) if one.name in grids else one for one in begun.seen)
-        chain = {**{name: one.plan for name, one in found.items()}, **begun.chain}
+        chain = {**begun.chain, **{name: one.plan for name, one in found.items() if name in grids}}
         return replace(begun, chosen=self.settings.rule.choose(seen, self.lineage.restores, chain))
 
     def plan(self, begun: Begun) -> Work:
@@ -176,7 +176,7 @@ class Checkpointer:
                 limit_bytes=settings.buffer_bytes,
                 mode=settings.mode,
                 stored=None if stored is None else OfChain(stored, begun.chain),
-                salt=0 if lineage.head is None else lineage.head.version + 1 & 0xFFFFFFFF,
+                salt=(len(lineage.checkpoints) if asked.step is None else int(asked.step)) & 0xFFFFFFFF,
             )
         except BaseException:
             self.trackers.give_back()

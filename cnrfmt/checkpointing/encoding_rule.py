@@ -69,7 +69,7 @@ Chain = Mapping[str, GridPlan | None]
 class Chosen:
     """How a checkpoint stores its tables: for a plan, in words by table, and the bits of what is row-wise.
 
-    `grids` are those of tables that are new, to be planned by their rows.
+    `grids` are those of tables that are on none yet, to be planned by their rows.
     """
 
     choices: Choices

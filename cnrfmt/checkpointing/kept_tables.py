@@ -22,7 +22,7 @@ from cnrfmt.checkpointing.kept_columns import (
 from cnrfmt.encodings.grid import GridPlan, grid_plan_of
 from cnrfmt.errors import DamagedError
 from cnrfmt.format.manifest import Manifest
-from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
+from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.format.toc import Part, TableEntry
 from cnrfmt.resolve import Steps
 from cnrfmt.table import Table
@@ -191,11 +191,10 @@ class Move:
 
 
 def plan_of(view: View, schema: TableSchema, held: Held) -> GridPlan | None:
-    """How an open version has what is held of a table on a grid; where nothing of it is stored yet, the others."""
+    """How an open version has what is held of a table on a grid, or where none of that is, what others hold."""
     entries = [entry for step in view.steps_of(schema.table_id) for _, entry in step]
     parts = [(part, _is_held(entry, part, schema, held)) for entry in entries for part in entry.parts]
-    is_new = not any(is_held and part.column == WEIGHT for part, is_held in parts)
-    return grid_plan_of(part for part, is_held in parts if is_held or is_new)
+    return grid_plan_of(part for part, is_held in parts if is_held) or grid_plan_of(part for part, _ in parts)
 
 
 def _is_held(entry: TableEntry, part: Part, schema: TableSchema, held: Held) -> bool:

@@ -229,8 +229,8 @@ class CheckpointManager:
     ) -> Pending:
         """Begins a checkpoint of these live tables, and returns as soon as they may change again.
 
-        With several ranks, tables that are new and of which each has a part are put on one grid: then it waits until
-        all ranks have called it, to learn from each what its rows are like.
+        Where several ranks have parts of a table that comes onto a grid, at a baseline mostly, it waits until all have
+        called it, to learn from each what its rows are like.
 
         It holds exactly what it is given: nothing of the checkpoint before it is taken over but the rows that weren't
         marked since. It is durable when `commit` of the result has resolved.

@@ -43,7 +43,7 @@ def add(verbs: Verbs) -> None:
         cnrfmt plan run7 --touched 26% --expected-restores 3
         cnrfmt plan --table user:1000000x64:accumulator --touched 0.1 --bits 4
         cnrfmt plan --table user:10000000x32 --lookups 5000000 --policy full
-        cnrfmt plan --table user:1000000x64:accumulator --touched 26% --encoding grid --expected-restores 3
+        cnrfmt plan --table user:1000000x64:sum --encoding grid --expected-restores 3
         """,
     )
     parser.add_argument("path", metavar="PATH", nargs="?", help="a container whose tables are taken")

@@ -56,9 +56,9 @@ def count_activity(some: Array, rows: int) -> ActivityCounts | None:
     if not active.size:
         return None
     least = active.min()
-    above, counts = np.unique(_bucket(active[active > least]), return_counts=True)
-    at_least = int(np.count_nonzero(active == least))
-    return ActivityCounts(float(least), at_least * each, tuple(above.tolist()), tuple((counts * each).tolist()))
+    counts = np.bincount(_bucket(active[active > least]))
+    above, at_least = np.flatnonzero(counts), int(np.count_nonzero(active == least))
+    return ActivityCounts(float(least), at_least * each, tuple(above.tolist()), tuple((counts[above] * each).tolist()))
 
 
 def median_activity(counts: Sequence[ActivityCounts]) -> float | None:

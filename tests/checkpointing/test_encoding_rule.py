@@ -124,7 +124,7 @@ def test_policies_and_merging_follow_from_the_encoding(tmp_path: Path) -> None:
 def test_rows_of_a_row_wise_chain_come_onto_a_grid_as_they_are_written(tmp_path: Path) -> None:
     path, live = tmp_path / "run", tables()
     saved(path)
-    with CheckpointManager(path, fs=QuickFs(), **KNOWN) as m:  # type: ignore[arg-type]
+    with CheckpointManager(path, merge_share=None, fs=QuickFs(), **KNOWN) as m:  # type: ignore[arg-type]
         m.restore(into=live)
         m.track("user", [3])
         m.save(1, live).wait()

@@ -1,8 +1,8 @@
-"""Where ranks plan a checkpoint: that all save the same one, on which grids new tables are, and what each writes.
+"""Where ranks plan a checkpoint: that all save the same one, on which grids tables begin, and what each writes.
 
 Rows are encoded before a rank can say what it writes, and codes follow from the grid of the whole table. So ranks that
-have parts of a table that is new meet first, and say what their rows are like. Whoever has none of those needn't wait:
-it says what it writes, finds that others weren't as far, and says it once more.
+have parts of a table that begins with a grid meet first, and say what their rows are like. Whoever has none of those
+needn't wait: it says what it writes, finds that others weren't as far, and says it once more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALWAYS = ("step", "kind", "bits", "base")
 
 @dataclass(frozen=True)
 class NewGrid:
-    """The grid of a table that is new, and its columns besides the weight, wherever they are."""
+    """The grid that a table begins with, and its columns besides the weight, wherever they are."""
 
     plan: GridPlan
     columns: tuple[str, ...]
@@ -38,7 +38,7 @@ def plan_grids(
     grids: Mapping[str, Grid],
     summaries: Callable[[], Mapping[str, GridSummary]],
 ) -> dict[str, NewGrid]:
-    """The grids of the tables that are new on any rank and of which it may have a part alone.
+    """The grids that tables begin with of which any rank may have a part alone.
 
     Parameters
     ----------
