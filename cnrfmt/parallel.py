@@ -15,15 +15,15 @@ R = TypeVar("R")
 _MOST = 16
 
 
-def thread_count(threads: int | None) -> int:
-    """`threads` as given, or as many as this process may use, 16 at the most."""
+def thread_count(threads: int | None, name: str = "threads") -> int:
+    """`threads` as given, called `name` in messages, or as many as this process may use, 16 at the most."""
     if threads is None:
         try:
             return min(len(os.sched_getaffinity(0)), _MOST)
         except AttributeError:  # Only Linux tells which processors a process may use.
             return min(os.cpu_count() or 1, _MOST)
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        raise UsageError(f"threads must be an integer of at least 1, found {threads!r}")
+        raise UsageError(f"{name} must be an integer of at least 1, found {threads!r}")
     return threads
 
 

@@ -168,7 +168,8 @@ class EncodingRule:
         size, wanted = found.size if isinstance(found, Grid) else found.step.size, self._finer(asked, restores).size
         words = f"grid, steps of {size:.6g}"
         if asked.learning_rate is not None:
-            words += f" ({size / asked.learning_rate:.3g} learning rates)"
+            times = f"{size / asked.learning_rate:.3g}"
+            words += f" ({times} learning rate{'' if times == '1' else 's'})"
         if wanted < asked.size:
             words += f": {restores} restores where {asked.restores:g} were expected"
         return words if wanted >= size else f"{words}, finer from the next baseline on"

@@ -78,7 +78,7 @@ class Lineage:
             whose = "by something that leaves no record of a run"
             if record is not None:
                 same = record.run == self.run
-                whose = "by another manager of this run" if same else f"by run {record.run[:8]}…"
+                whose = "by another manager of this run, or by an append to it" if same else f"by run {record.run[:8]}…"
             found = "nothing is there any more"
             if head is not None:
                 found = f"version {head.version} is there now, committed {whose}"

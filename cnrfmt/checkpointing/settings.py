@@ -127,7 +127,7 @@ def settings(
         when_busy,
         start,
         parallel.thread_count(threads),
-        parallel.thread_count(save_threads),
+        parallel.thread_count(save_threads, "save_threads"),
         stored_values,
         stored_bytes,
         on_event,

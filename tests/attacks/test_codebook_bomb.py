@@ -46,7 +46,7 @@ def test_they_are_counted_before_they_are_read(tmp_path: Path, backend: str) -> 
     taken = 3 * WIDTH * BOOKS
     error = in_child(_row, path, taken - 1, backend)
     assert isinstance(error, cnrfmt.TooLargeError), repr(error)
-    assert "codebooks" in str(error)
+    assert "what its rows share" in str(error)
     # What is allowed is enough for what is counted; the file itself may be mapped.
     memory = taken + (32 << 20)
     assert in_child(_row, path, taken + (1 << 20), backend, memory=memory) == [[0.0] * WIDTH] * 2

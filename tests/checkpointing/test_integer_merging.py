@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cnrfmt
@@ -31,6 +31,7 @@ from tests.checkpointing.integer_chains import Array, GivenSlice, IntegerChain, 
 from tests.checkpointing.test_compaction import any_range, head_of, parts_of
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_any_chain_reads_the_same(seed: int, values: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

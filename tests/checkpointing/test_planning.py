@@ -172,8 +172,8 @@ def test_a_trainer_with_adagrad_takes_about_that(tmp_path: Path, c: float) -> No
     # Few rows bear the models of their codes.
     assert written[2]["weights"] == pytest.approx(last["weights"], rel=0.4 if SCALE > 1 else 0.8)
     assert written[2]["optimizer"] == pytest.approx(last["optimizer"], rel=0.5 if SCALE > 1 else 2)
-    # All rows of a baseline are taken for trained.
-    assert written[0]["weights"] < planned.checkpoints[0].sizes["weights"] * (1 if SCALE > 1 else 1.5)
+    # Rows that walk at random go further than trained ones, and those that were never touched began with as much.
+    assert written[0]["weights"] < planned.checkpoints[0].sizes["weights"] * (2 if SCALE > 1 else 3)
 
 
 def test_grids_of_which_nothing_is_known_are_refused() -> None:
