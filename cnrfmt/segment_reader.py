@@ -15,7 +15,8 @@ from cnrfmt.format import limits
 from cnrfmt.format.digests import NODE_LEVEL, digest, seed_of
 from cnrfmt.format.manifest import ChainEntry, Manifest
 from cnrfmt.format.segment import Trailer, check_node_count, check_toc_digest
-from cnrfmt.format.toc import Toc, parse_toc
+from cnrfmt.format.toc import Toc
+from cnrfmt.format.toc_parser import parse_toc
 from cnrfmt.memory import Budget
 from cnrfmt.row_indexes import RowIndexes
 

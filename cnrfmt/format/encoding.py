@@ -220,8 +220,25 @@ def _least_grouped(payload: str, count: int, group: int | None) -> int:
     return directory_bytes(groups) + (2 * count if payload == "packed" else 24 + 32 * groups)
 
 
+class _IntegersLayout(_Layout):
+    """Rows that are integers, which parts set or add to."""
+
+    kind: str
+    payload: str
+
+    @property
+    def is_residual(self) -> bool:
+        """Whether rows add to what older parts say of them."""
+        return self.kind == "residual"
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether rows are stored in groups of as many bytes as they take."""
+        return self.payload != "fixed"
+
+
 @dataclass(frozen=True)
-class LogLayout(_Layout):
+class LogLayout(_IntegersLayout):
     """Logarithmic codes of one value per row: 0 is zero, k > 0 the float32 of pattern base + ((k - 1) << shift).
 
     `kind` is ``"absolute"``, or ``"residual"`` for differences of codes. `payload` is ``"fixed"``, `bits` bits per row,
@@ -239,16 +256,6 @@ class LogLayout(_Layout):
     def stands_alone(self) -> bool:
         """Whether no two rows share a byte."""
         return self.payload == "fixed" and self.bits % 8 == 0
-
-    @property
-    def is_residual(self) -> bool:
-        """Whether rows add to what older parts say of them."""
-        return self.kind == "residual"
-
-    @property
-    def is_grouped(self) -> bool:
-        """Whether rows are stored in groups of as many bytes as they take."""
-        return self.payload != "fixed"
 
     @property
     def grid(self) -> tuple[str, int, int, int]:
@@ -284,7 +291,7 @@ class LogLayout(_Layout):
 
 
 @dataclass(frozen=True)
-class GridLayout(_Layout):
+class GridLayout(_IntegersLayout):
     """Integers on a grid of steps of 2^floor, as codes with an exponent for each row.
 
     `kind` is ``"absolute"`` or ``"residual"``. `payload` is ``"fixed"``, codes of `bits` bits; ``"packed"``, codes as
@@ -301,16 +308,6 @@ class GridLayout(_Layout):
     def stands_alone(self) -> bool:
         """Whether a row's bytes are all that its values take."""
         return self.payload == "fixed" and self.kind == "absolute"
-
-    @property
-    def is_residual(self) -> bool:
-        """Whether rows add to what older parts say of them."""
-        return self.kind == "residual"
-
-    @property
-    def is_grouped(self) -> bool:
-        """Whether rows are stored in groups of as many bytes as they take."""
-        return self.payload != "fixed"
 
     @property
     def grid(self) -> tuple[str, int]:

@@ -13,18 +13,8 @@ from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits
 from cnrfmt.format.encoding import CodebookLayout, GridLayout, LogLayout, RawLayout, RowwiseLayout
 from cnrfmt.format.scheme import Errors, Scheme
-from cnrfmt.format.toc import (
-    DenseEntry,
-    Part,
-    RowSet,
-    TableEntry,
-    Toc,
-    data_end,
-    index_length,
-    pack_toc,
-    parse_toc,
-    place_section,
-)
+from cnrfmt.format.toc import DenseEntry, Part, RowSet, TableEntry, Toc, data_end, pack_toc, place_section
+from cnrfmt.format.toc_parser import index_length, parse_toc
 
 USER, ITEM = b"the user's table", b"the item's table"
 RAW = {"name": "raw", "dtype": "float32"}

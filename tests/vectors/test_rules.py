@@ -24,7 +24,8 @@ from cnrfmt.format.encoding import IntegerLayout
 from cnrfmt.format.limits import LARGE_SECTION, MAX_COLUMNS, MAX_DEPTH, MAX_DIM, MAX_INTEGER, MAX_NAME, PAGE
 from cnrfmt.format.manifest import ChainEntry, Manifest, parse_manifest
 from cnrfmt.format.segment import SegmentHeader, Trailer
-from cnrfmt.format.toc import Part, TableEntry, Toc, parse_toc
+from cnrfmt.format.toc import Part, TableEntry, Toc
+from cnrfmt.format.toc_parser import parse_toc
 from cnrfmt.storage.container import open_container
 from tools import cnrcheck
 

@@ -18,7 +18,8 @@ from cnrfmt.format.manifest import pack_manifest, parse_manifest
 from cnrfmt.format.schema import parse_schema
 from cnrfmt.format.scheme import parse_scheme, scheme_json
 from cnrfmt.format.segment import SegmentHeader, Trailer, check_node_count
-from cnrfmt.format.toc import data_end, pack_toc, parse_toc
+from cnrfmt.format.toc import data_end, pack_toc
+from cnrfmt.format.toc_parser import parse_toc
 from cnrfmt.integrations.notes import parse_notes
 from tools import cnrcheck
 from tools.fuzz import seal

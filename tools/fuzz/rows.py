@@ -25,7 +25,8 @@ from cnrfmt.format.encoding import (
 )
 from cnrfmt.format.legality import is_legal
 from cnrfmt.format.scheme import Scheme, methods_of
-from cnrfmt.format.toc import DenseEntry, index_length
+from cnrfmt.format.toc import DenseEntry
+from cnrfmt.format.toc_parser import index_length
 from cnrfmt.kernels import row_index as kernel
 from tools import cnrcheck
 from tools.fuzz.oracle import SOUND, Disagreement, attempt, same
