@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 from cnrfmt.errors import UsageError
@@ -28,7 +29,7 @@ def thread_count(threads: int | None, name: str = "threads") -> int:
 
 
 def run(threads: int) -> Callable[[Callable[[T], None], Iterable[T]], None]:
-    """A function that calls its first argument with each item of its second."""
+    """A function that calls its first argument with each item of its second, under the caller's `numpy.errstate`."""
 
     def each(work: Callable[[T], None], items: Iterable[T]) -> None:
         todo = list(items)
@@ -49,7 +50,8 @@ def run(threads: int) -> Callable[[Callable[[T], None], Iterable[T]], None]:
 
         helpers = min(threads, len(todo)) - 1
         with ThreadPoolExecutor(helpers, "cnrfmt") as pool:
-            futures = [pool.submit(drain) for _ in range(helpers)]
+            # Numpy keeps what it warns of in a context variable, which a new thread doesn't inherit.
+            futures = [pool.submit(copy_context().run, drain) for _ in range(helpers)]
             drain()
             for future in futures:
                 future.result()
@@ -60,14 +62,17 @@ def run(threads: int) -> Callable[[Callable[[T], None], Iterable[T]], None]:
 def ordered(
     threads: int, work: Callable[[T], R], items: Iterable[T], *, ahead: int
 ) -> Iterator[R]:
-    """The results of `work` in the order of `items`, at most `ahead` of them computed in advance."""
+    """The results of `work` in the order of `items`, at most `ahead` of them computed in advance.
+
+    The work is done under the caller's `numpy.errstate`.
+    """
     if threads == 1:
         yield from map(work, items)
         return
     with ThreadPoolExecutor(threads, "cnrfmt") as pool:
         waiting = []
         for item in items:
-            waiting.append(pool.submit(work, item))
+            waiting.append(pool.submit(copy_context().run, work, item))
             if len(waiting) > ahead:
                 yield waiting.pop(0).result()
         while waiting:

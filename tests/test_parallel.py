@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 
 import cnrfmt
@@ -52,3 +53,21 @@ def test_counts_of_threads() -> None:
     for wrong in (0, -1, True, 1.5, "2"):
         with pytest.raises(cnrfmt.UsageError, match="threads must be"):
             parallel.thread_count(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_numpy_warns_of_is_the_callers_choice(threads: int) -> None:
+    def divide(number: int) -> float:
+        return float(np.float64(number) / np.float64(0))
+
+    both = threading.Barrier(threads)
+
+    def work(number: int) -> None:
+        both.wait()
+        divide(number + 1)
+
+    with np.errstate(all="ignore"):
+        parallel.run(threads)(work, range(threads))
+        assert list(parallel.ordered(threads, divide, [1, 2], ahead=2)) == [np.inf, np.inf]
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+        list(parallel.ordered(threads, divide, [1], ahead=2))

@@ -253,9 +253,12 @@ def check_patterns(quantize: Any, columns: Mapping[str, Iterable[str]]) -> None:
     """
     for key in quantize if isinstance(quantize, Mapping) else ():
         table, column = _split(key)
+        if table == "*" and column is None:
+            # It says "all others", of which there may be none.
+            continue
         if not (found := [name for name in columns if _matches(name, table)]):
-            names = ", ".join(list(columns)[:20])
-            raise UsageError(f"quantize: no table is named {table!r}; the tables are {names}")
+            names = f"the tables are {', '.join(list(columns)[:20])}" if columns else "there are no tables"
+            raise UsageError(f"quantize: no table is named {table!r}; {names}")
         if column is not None and not any(_matches(c, column) for name in found for c in columns[name]):
             names = ", ".join(sorted({c for name in found for c in columns[name]})[:20])
             raise UsageError(f"quantize: no column of {table!r} is named {column!r}; the columns are {names}")

@@ -11,7 +11,7 @@ from typing import Any
 from cnrfmt.format.blocks import magic
 from cnrfmt.format.encoding import DENSE_ITEM_SIZES
 from cnrfmt.format.limits import BLOCK
-from cnrfmt.format.toc import CODES
+from cnrfmt.format.toc_parser import CODES
 from tools.fuzz import seal
 
 Mutation = Callable[[bytes, Random], bytes]
