@@ -13,7 +13,7 @@ from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings import Recipe, encoder
 from cnrfmt.encodings.checks import Flags
 from cnrfmt.encodings.errors import measured, total
-from cnrfmt.encodings.grid import GridPlan
+from cnrfmt.encodings.grid import CHECKPOINTS, GridPlan
 from cnrfmt.encodings.integers import values as values_of
 from cnrfmt.encodings.packed_rows import PackedRows
 from cnrfmt.format.encoding import GridLayout, LogLayout
@@ -150,10 +150,13 @@ class LiveRows:
         could differ from.
     """
 
-    def __init__(self, write: TableWrite, start: int, stop: int, stored: Stored | None, salt: int) -> None:
+    def __init__(
+        self, write: TableWrite, start: int, stop: int, stored: Stored | None, counts: Stored | None, salt: int
+    ) -> None:
         rows = write.rows
         assert rows is not None
-        self._table, self._rows, self._stored, self._salt = write.schema.name, rows, stored, salt
+        self._table, self._rows, self._salt = write.schema.name, rows, salt
+        self._stored, self._counts = stored, counts
         self._start, self._stop = start, stop
         self.columns = []
         for column in write.columns:
@@ -202,7 +205,10 @@ class LiveRows:
 
     def _take_chunk(self, a: int, b: int) -> None:
         found = {column.name: column.rows.found(a, b) for column in self.columns}
-        known, bases = self._bases(ids_at(self._rows, np.arange(a, b)))
+        ids = ids_at(self._rows, np.arange(a, b))
+        known, bases = self._bases(ids)
+        if self._is_counted:
+            found[CHECKPOINTS] = self._checkpoints(ids), np.arange(b - a)
         for taken, some in ((self.residual, np.flatnonzero(known)), (self.absolute, np.flatnonzero(~known))):
             if not some.size:
                 continue
@@ -222,9 +228,27 @@ class LiveRows:
         known = np.ones(len(ids), np.bool_)
         for column in self.columns:
             if is_integer(column.write.recipe):
-                bases[column.name], there = self._stored.integers(self._table, column.name, ids)
+                stored = self._counts if column.name == CHECKPOINTS else self._stored
+                if stored is None:
+                    return np.zeros(len(ids), np.bool_), bases
+                bases[column.name], there = stored.integers(self._table, column.name, ids)
                 known &= there
         return known, bases
+
+    @property
+    def _is_counted(self) -> bool:
+        """Whether rows are stored in steps that follow from the number of checkpoints that they were in."""
+        schemes = (column.write.recipe.scheme for column in self.columns)
+        return any(x is not None and x.step is not None and x.step.column == CHECKPOINTS for x in schemes)
+
+    def _checkpoints(self, ids: Ids) -> Array:
+        """How many checkpoints each row was in, this one among them; a baseline, where all rows are, counts as none."""
+        found = np.ones(len(ids), np.float32)
+        if self._counts is not None:
+            before, there = self._counts.integers(self._table, CHECKPOINTS, ids)
+            more = 0 if self._stored is None else 1
+            found[there] = np.maximum(before[there, 0] + more, 1)
+        return found
 
     def _take_column(
         self,
@@ -238,7 +262,12 @@ class LiveRows:
     ) -> None:
         layout, count = column.write.recipe.layout, len(positions)
         bad = np.empty(count, np.uint8)
-        if isinstance(layout, GridLayout):
+        if column.name == CHECKPOINTS and isinstance(layout, GridLayout):
+            codes = values[positions].astype(np.int32)
+            bad[:] = 0
+            taken.add_errors(column.name, np.zeros(1, np.float32))
+            taken.codes.setdefault(column.name, []).append(codes if base is None else codes - base[:, 0])
+        elif isinstance(layout, GridLayout):
             scheme = column.write.recipe.scheme
             assert scheme is not None
             assert scheme.step is not None

@@ -15,7 +15,7 @@ from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings import Recipe
 from cnrfmt.encodings.integer_sections import encode_section
-from cnrfmt.format.encoding import GridLayout, IntegerLayout, LogLayout
+from cnrfmt.format.encoding import GridLayout, IntegerLayout
 from cnrfmt.live_rows import LiveColumn, LiveRows, Stored, Taken, ids_at, is_integer
 from cnrfmt.table_writes import EncodedColumn, RowIds, SliceSections, TableWrite
 
@@ -33,11 +33,12 @@ def is_sliced(write: TableWrite) -> bool:
 
 
 def sliced(
-    write: TableWrite, stored: Stored | None = None, *, salt: int = 0
+    write: TableWrite, stored: Stored | None = None, *, counts: Stored | None = None, salt: int = 0
 ) -> tuple[TableWrite, tuple[LiveSlice, ...]]:
     """The write with slices in the place of its rows; and the slices, in their order.
 
-    `stored` makes differences of the rows that it knows; None writes all as they are. Where numbers are rounded up or
+    `stored` makes differences of the rows that it knows; None writes all as they are. `counts` knows how many
+    checkpoints rows were in, where these are counted; None where they weren't in any. Where numbers are rounded up or
     down by lot, another `salt` (32 bits) draws another lot.
     """
     rows = write.rows
@@ -45,7 +46,7 @@ def sliced(
     widest = max(end - first for first, end in (column.range_of(write.schema.dim) for column in write.columns))
     step = max(1, _VALUES // widest, -(-rows.count // _MOST_SLICES))
     starts = range(0, rows.count, step)
-    found = tuple(LiveSlice(write, start, min(start + step, rows.count), stored, salt) for start in starts)
+    found = tuple(LiveSlice(write, start, min(start + step, rows.count), stored, counts, salt) for start in starts)
     views = tuple(view for one in found for view in one.views)
     return replace(write, rows=None, columns=(), slices=views), found
 
@@ -63,12 +64,16 @@ class LiveSlice:
         The ids of rows that aren't written, once the first of the views is.
     """
 
-    def __init__(self, write: TableWrite, start: int, stop: int, stored: Stored | None, salt: int) -> None:
+    def __init__(
+        self, write: TableWrite, start: int, stop: int, stored: Stored | None, counts: Stored | None, salt: int
+    ) -> None:
         rows = write.rows
         assert rows is not None
         self._rows, self._start, self._stop = rows, start, stop
         step = -(-(stop - start) // _PIECES)
-        self.pieces = tuple(LiveRows(write, a, min(a + step, stop), stored, salt) for a in range(start, stop, step))
+        self.pieces = tuple(
+            LiveRows(write, a, min(a + step, stop), stored, counts, salt) for a in range(start, stop, step)
+        )
         self.unsent: Ids = np.empty(0, np.int64)
         self.views = (
             _View(self, lambda piece: piece.residual, is_residual=True),
@@ -105,10 +110,12 @@ class LiveSlice:
 def _encoded(taken: Taken, column: LiveColumn, kept: Ids, *, is_residual: bool) -> EncodedColumn:
     recipe, name = column.write.recipe, column.name
     layout = recipe.layout
-    if isinstance(layout, GridLayout):
+    if name in taken.grids:
+        assert isinstance(layout, GridLayout)
         rows = taken.grids[name] if len(kept) == taken.count else taken.grids[name].only(kept)
         layout, data = encode_section(_as(layout, is_residual), rows, len(kept), column.width)
-    elif isinstance(layout, LogLayout) and layout.is_grouped:
+    elif name in taken.codes:
+        assert isinstance(layout, IntegerLayout)
         codes = np.concatenate(taken.codes[name])[kept]
         layout, data = encode_section(_as(layout, is_residual), _Codes(codes), len(kept), 1)
     else:

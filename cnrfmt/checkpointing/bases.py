@@ -77,6 +77,11 @@ class Bases:
             self._update(self._own, lineage, base, held)
         return self._own
 
+    def counts(self, lineage: Lineage) -> StoredValues | None:
+        """What knows how many checkpoints rows were in, of what is kept; None where that isn't the newest version's."""
+        base = lineage.base
+        return self._own if self._own is not None and base is not None and self._own.state == base.state else None
+
     def _update(self, store: StoredValues, lineage: Lineage, to: Manifest, held: HeldTables) -> None:
         base = lineage.base
         assert base is not None

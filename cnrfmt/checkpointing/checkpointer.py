@@ -26,6 +26,7 @@ from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.stored_values import StoredValues
 from cnrfmt.checkpointing.tracking.trackers import Trackers
 from cnrfmt.checkpointing.writing import Work, Written, commit_alone, commit_with_others, said_alike
+from cnrfmt.encodings.grid import is_counted
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import CommitUnknownError, ConflictError, DamagedError, StorageError, UsageError
 from cnrfmt.format import limits
@@ -44,7 +45,7 @@ class Begun:
     """A checkpoint of which nothing is taken yet.
 
     `base` is the version that it is put on, `held` what this rank has of it, `stored` what is stored of that; `chain`
-    has the grids of the tables that go on.
+    has the grids of the tables that go on. `counts` knows how many checkpoints rows were in, also for a baseline.
     """
 
     asked: Request
@@ -53,6 +54,7 @@ class Begun:
     held: HeldTables
     stored: StoredValues | None
     chain: Chain
+    counts: OfChain | None
     seen: tuple[Seen, ...]
     chosen: Chosen
 
@@ -144,7 +146,16 @@ class Checkpointer:
         chain = chain_of(tables, base, stored)
         known = {} if base is None else {schema.name: schema for schema in base.tables if schema.name in chain}
         seen = tuple(Seen.live(one, known.get(name)) for name, one in tables.items() if one.data is not None)
-        return Begun(asked, kind, base, held, stored, chain, seen, settings.rule.choose(seen, lineage.restores, chain))
+        chosen = settings.rule.choose(seen, lineage.restores, chain)
+        return Begun(asked, kind, base, held, stored, chain, self._counts(tables, stored), seen, chosen)
+
+    def _counts(self, tables: contents.Tables, stored: StoredValues | None) -> OfChain | None:
+        """What knows how many checkpoints rows were in, of tables that go on or that a baseline begins anew."""
+        store = stored or self.bases.counts(self.lineage)
+        if store is None:
+            return None
+        plans = chain_of(tables, self.lineage.base, store)
+        return OfChain(store, [name for name, plan in plans.items() if is_counted(plan)])
 
     def agree(self, begun: Begun) -> Begun:
         """The same with grids that ranks choose together: of tables that are on none yet and that several of them have.
@@ -166,16 +177,18 @@ class Checkpointer:
         """What a checkpoint writes, its rows still in the live tables. Marks are taken at the end, or not at all."""
         asked, kind, base, stored, chosen = begun.asked, begun.kind, begun.base, begun.stored, begun.chosen
         settings, lineage, tables = self.settings, self.lineage, asked.tables
+        counted = contents.counted(tables, chosen.counted, None if base is None else base.tables)
         self.trackers.meet(tables)
         touched = self.trackers.take(since_baseline=kind == "since-baseline", listed=kind != "baseline")
         try:
-            plan = self._writes(asked, None if base is None else base.tables, touched, chosen.choices)
+            plan = self._writes(counted, None if base is None else base.tables, touched, chosen.choices)
             snapshot = Snapshot(
                 plan.writes,
                 threads=settings.save_threads,
                 limit_bytes=settings.buffer_bytes,
                 mode=settings.mode,
                 stored=None if stored is None else OfChain(stored, begun.chain),
+                counts=begun.counts,
                 salt=(len(lineage.checkpoints) if asked.step is None else int(asked.step)) & 0xFFFFFFFF,
             )
         except BaseException:
@@ -199,12 +212,12 @@ class Checkpointer:
 
     def _writes(
         self,
-        asked: Request,
+        live: contents.Tables,
         schema: tuple[TableSchema, ...] | None,
         touched: Mapping[str, Touched],
         choices: Choices,
     ) -> Plan | ShardPlan:
-        tables = contents.whole(asked.tables) if schema is None else contents.delta(asked.tables, schema, touched)
+        tables = contents.whole(live) if schema is None else contents.delta(live, schema, touched)
         if self.coordinator is not None:
             return plan_shards(tables, choices, schema, contents.raw)
         if schema is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from cnrfmt.arrays import Ids
 from cnrfmt.checkpointing.ranks.shards import Shard
 from cnrfmt.checkpointing.snapshot import Picked
 from cnrfmt.encodings import Recipe
+from cnrfmt.encodings.grid import CHECKPOINTS
 from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
@@ -144,7 +145,11 @@ def _live(name: str, value: Any, shards: bool) -> Live:
             f"table {name!r}: a checkpoint takes whole tables and picks the rows that were marked, "
             f"found {type(value).__name__}; give an array or a TableData"
         )
-    return Live(name, value if isinstance(value, TableData) else TableData(value), shared=shards)
+    data = value if isinstance(value, TableData) else TableData(value)
+    if CHECKPOINTS in data.columns:
+        # As `load` gives it; the run counts itself.
+        data = replace(data, columns={name: one for name, one in data.columns.items() if name != CHECKPOINTS})
+    return Live(name, data, shared=shards)
 
 
 def check_same_tables(names: set[str], schema: tuple[TableSchema, ...]) -> None:
@@ -158,6 +163,22 @@ def check_same_tables(names: set[str], schema: tuple[TableSchema, ...]) -> None:
             f"table {missing[0]!r} was in the checkpoint before this one and isn't in this one"
             f"{f' (and {len(missing) - 1} more)' if len(missing) > 1 else ''}; give it, or cnrfmt.Dropped() for it"
         )
+
+
+def counted(tables: Tables, names: Collection[str], schema: tuple[TableSchema, ...] | None) -> Tables:
+    """The same, these tables and those that had it with the column that counts the checkpoints which a row was in.
+
+    What the column has is of no account: whoever takes the rows knows the counts. Of the ranks that share the elements
+    of rows, the one that has the first of them has it.
+    """
+    had = {t.name for t in schema or () if t.column(CHECKPOINTS) is not None}
+    found = dict(tables)
+    for name, table in tables.items():
+        elements = None if table.place is None else table.place.elements
+        if table.data is not None and name in had.union(names) and (elements is None or elements[0] == 0):
+            ones = np.broadcast_to(np.float32(1), table.rows)
+            found[name] = replace(table, data=replace(table.data, columns={**table.data.columns, CHECKPOINTS: ones}))
+    return found
 
 
 def whole(tables: Tables) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from cnrfmt.checkpointing.bits import MOST_BITS, bits_for, choices_for, chosen_bits
 from cnrfmt.checkpointing.contents import Live
-from cnrfmt.encodings.grid import ACTIVITIES, Grid, GridPlan, c_for
+from cnrfmt.encodings.grid import ACTIVITIES, CHECKPOINTS, Grid, GridPlan, c_for, is_counted
 from cnrfmt.encodings.quantize import Choice, Choices, Quantize, choice_for, matching
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT, TableSchema
@@ -58,7 +58,8 @@ class Seen:
     def stored(schema: TableSchema) -> Seen:
         """Of a table of a container."""
         weight, *others = schema.columns
-        return Seen(schema.name, weight.dtype == "float32", tuple(column.name for column in others))
+        columns = tuple(column.name for column in others if column.name != CHECKPOINTS)
+        return Seen(schema.name, weight.dtype == "float32", columns)
 
 
 Chain = Mapping[str, GridPlan | None]
@@ -69,24 +70,31 @@ Chain = Mapping[str, GridPlan | None]
 class Chosen:
     """How a checkpoint stores its tables: for a plan, in words by table, and the bits of what is row-wise.
 
-    `grids` are those of tables that are on none yet, to be planned by their rows.
+    `grids` are those of tables that are on none yet, to be planned by their rows; `counted` are the tables on a grid
+    whose steps follow from the checkpoints that rows were in.
     """
 
     choices: Choices
     words: dict[str, str]
     bits: int
     grids: dict[str, Grid]
+    counted: frozenset[str]
 
 
 @dataclass(frozen=True)
 class EncodingRule:
-    """What a manager was told of encodings; see the module for how it goes together."""
+    """What a manager was told of encodings; see the module for how it goes together.
+
+    `counts` tells that the checkpoints which a row was in say how active it is, where nobody says what does: each delta
+    goes on from the one before it.
+    """
 
     encoding: Encoding
     bits: int | None
     quantize: Choices
     expected: float | None
     learning_rate: float | None
+    counts: bool = False
 
     @property
     def may_be_grid(self) -> bool:
@@ -123,7 +131,9 @@ class EncodingRule:
         choices = choices_for(bits, quantize, unquantisable=raw)
         if by_name:
             choices = {**(choices if isinstance(choices, Mapping) else {"*": choices}), **by_name}
-        return Chosen(choices, words, bits, {name: one for name, one in by_name.items() if isinstance(one, Grid)})
+        grids = {name: one for name, one in by_name.items() if isinstance(one, Grid)}
+        counted = {name for name, one in by_name.items() if is_counted(one)}
+        return Chosen(choices, words, bits, grids, frozenset(counted))
 
     def is_too_coarse(self, table: Seen, restores: int, plan: GridPlan | None) -> bool:
         """Whether a table that is on a grid would be on a finer one, were it to begin anew."""
@@ -131,7 +141,13 @@ class EncodingRule:
         return isinstance(asked, Grid) and plan is not None and plan.step.size > self._finer(asked, restores).size
 
     def _asked(self, table: Seen) -> Grid | str:
-        """The grid that is asked for; or why there is none, empty where that is what was said."""
+        """The grid that a table is to be on; or why it is on none, empty where that is what was said."""
+        found = self._said(table)
+        if isinstance(found, Grid) and found.by == "auto" and self.counts:
+            return replace(found, by=CHECKPOINTS)
+        return found
+
+    def _said(self, table: Seen) -> Grid | str:
         encoding = self.encoding
         if isinstance(encoding, Mapping) and matching(encoding, {table.name: (WEIGHT,)}):
             found, _ = choice_for(encoding, table.name, WEIGHT)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Ids
-from cnrfmt.encodings.grid import GridPlan
+from cnrfmt.encodings.grid import CHECKPOINTS, GridPlan, is_counted
 from cnrfmt.encodings.integers import bounds
 from cnrfmt.errors import TooLargeError
 from cnrfmt.format.schema import WEIGHT, ColumnSchema
@@ -313,7 +313,8 @@ def grids_of(plan: GridPlan | None) -> dict[str, GridKey]:
     """The grids of the columns of a table that is on one."""
     if plan is None:
         return {}
-    return {WEIGHT: ("grid", plan.floor), **{name: layout.grid for name, layout in plan.logs}}
+    counts: dict[str, GridKey] = {CHECKPOINTS: ("grid", 0)} if is_counted(plan) else {}
+    return {WEIGHT: ("grid", plan.floor), **counts, **{name: layout.grid for name, layout in plan.logs}}
 
 
 def decoded(grid: GridKey, integers: Array) -> Array:

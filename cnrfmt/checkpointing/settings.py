@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
@@ -13,7 +13,7 @@ from cnrfmt.checkpointing.bits import MOST_BITS, expected_restores
 from cnrfmt.checkpointing.encoding_rule import Encoding, EncodingRule, encoding_rule
 from cnrfmt.checkpointing.events import Listener
 from cnrfmt.checkpointing.keeping.retention import Keep, keep_of
-from cnrfmt.checkpointing.policies import Decision, History, Policy, policy_for
+from cnrfmt.checkpointing.policies import Decision, Full, History, Policy, policy_for
 from cnrfmt.encodings.quantize import Choices, Quantize
 from cnrfmt.errors import UsageError
 from cnrfmt.storage.container import SUFFIX
@@ -103,6 +103,7 @@ def settings(
     if policy is None:
         policy = "consecutive" if rule.may_be_grid else "intermittent"
     found = policy_for(policy)
+    rule = replace(rule, counts=not (found.needs_since_baseline or isinstance(found, Full)))
     if merge_share == "auto":
         # Where deltas are put on the baseline alone, there is nothing to add up.
         merges = rule.may_be_grid and not found.needs_since_baseline and is_directory(path)

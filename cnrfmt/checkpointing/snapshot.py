@@ -51,6 +51,8 @@ class Snapshot:
         kept besides.
     stored
         What the version that is gone on from has stored, for columns that are stored as differences.
+    counts
+        What knows how many checkpoints rows were in, where these are counted.
     salt
         Another one for each checkpoint (32 bits), so that numbers which are rounded by lot aren't always rounded alike.
     mode
@@ -71,6 +73,7 @@ class Snapshot:
         limit_bytes: int | None = None,
         mode: Mode = "encode",
         stored: Stored | None = None,
+        counts: Stored | None = None,
         salt: int = 0,
     ) -> None:
         if mode not in ("encode", "copy"):
@@ -79,7 +82,8 @@ class Snapshot:
             raise UsageError(f"threads must be an integer of at least 1, found {threads!r}")
         if limit_bytes is not None and (isinstance(limit_bytes, bool) or limit_bytes < 0):
             raise UsageError(f"limit_bytes must be at least 0, or None, found {limit_bytes!r}")
-        self._threads, self._mode, self._stored, self._salt = threads, mode, stored, salt
+        self._threads, self._mode, self._salt = threads, mode, salt
+        self._stored, self._counts = stored, counts
         jobs: list[Job] = []
         self._sliced: list[tuple[str, LiveSlice]] = []
         self.encoded_bytes = 0
@@ -136,7 +140,7 @@ class Snapshot:
 
     def _taken_slices(self, write: TableWrite, jobs: list[Job]) -> TableWrite:
         """The same with slices that wait until they are taken."""
-        write, slices = sliced(write, self._stored, salt=self._salt)
+        write, slices = sliced(write, self._stored, counts=self._counts, salt=self._salt)
         self._sliced += [(write.schema.name, one) for one in slices]
         waiting = []
         for one in slices:

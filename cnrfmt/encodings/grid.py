@@ -2,9 +2,9 @@
 
 A row that is touched often has taken many steps, and an adaptive optimizer moves it less and less: it is stored in fine
 steps, a rare one in coarse ones. The rule is step = 2^round(log2(size x sqrt(reference / activity))), the square root
-between 1/16 and 1: `activity` is the row's second moment of gradients (an Adagrad accumulator, Adam's second moment)
-or its count of updates, `reference` the median activity of the rows that were touched at all, and `size` a number of
-learning rates.
+between 1/16 and 1, and `size` a number of learning rates. `activity` is the number of checkpoints that a row was in,
+where somebody counts them, and `reference` 1; or it is the row's second moment of gradients (an Adagrad accumulator,
+Adam's second moment) or its count of updates, and `reference` the median activity of the rows that were touched at all.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ ACTIVITIES = (
     "updates",
 )
 """Columns that tell of a row's activity, as trainers name them: Adagrad's, row-wise or not, Adam's, counts."""
+CHECKPOINTS = "cnrfmt.checkpoints"
+"""The column in which a checkpoint manager counts the checkpoints that a row was in, the baseline among them."""
 BY_RESTORES = ((3, 2.0), (10, 1.0))
 """Up to how many restores how many learning rates a step may be; a half for more."""
 _FINEST = 0.5
@@ -83,8 +85,10 @@ class Grid:
     step
         The steps themselves, instead of all three.
     by
-        The column that tells of a row's activity, of one value per row or of `dim` (whose mean counts); ``"auto"``,
-        the default: one whose name says so; None: all rows are stored in equal steps.
+        The column that tells of a row's activity, of one value per row or of `dim` (whose mean counts); None: all rows
+        are stored in equal steps. ``"auto"``, the default: a checkpoint manager whose deltas go on from each other
+        counts the checkpoints that a row was in, in a column of its own (``cnrfmt.checkpoints``); elsewhere it is a
+        column whose name says so.
     payload
         ``"rans"``: entropy-coded; ``"packed"``: as wide as each row needs; ``"fixed"``: all codes equally wide. From
         the smallest and slowest to the largest and quickest.
@@ -177,6 +181,8 @@ class GridPlan:
             # The width of fixed codes is known when all are there.
             layout = GridLayout("absolute", self.floor, self.payload, 1 if group is None else None, group)
             return Recipe(layout, Scheme("closed-loop", step=self.step))
+        if column.name == CHECKPOINTS:
+            return Recipe(GridLayout("absolute", 0, "rans", None, GROUP_VALUES), Scheme("closed-loop"))
         layouts = dict(self.logs)
         return Recipe(layouts[column.name], Scheme("log")) if column.name in layouts else None
 
@@ -195,6 +201,13 @@ class GridPlan:
         found = np.empty(count, np.uint8)
         kernel.by_activity(active, step.size, step.reference, 4.0**-_FINER, self.floor, found)
         return found
+
+
+def is_counted(grid: object) -> bool:
+    """Whether a grid, or the plan of one, goes by the checkpoints that rows were in."""
+    if isinstance(grid, GridPlan):
+        return grid.step.column == CHECKPOINTS
+    return isinstance(grid, Grid) and grid.by == CHECKPOINTS
 
 
 def _exponent(size: float) -> int:
@@ -260,7 +273,7 @@ def summary_of(grid: Grid, schema: TableSchema, sources: Mapping[str, Source]) -
     logs = {
         column.name: _normal_range(sources[column.name])
         for column in schema.columns
-        if column.per_row and column.dtype == "float32" and column.name in sources
+        if column.per_row and column.dtype == "float32" and column.name in sources and column.name != CHECKPOINTS
     }
     return GridSummary(schema.name, tuple(column.name for column in others), activities, logs)
 
@@ -278,7 +291,7 @@ def plan_of(grid: Grid, summaries: Sequence[GridSummary]) -> GridPlan:
     """
     table, by = summaries[0].table, activity_column(grid.by, summaries)
     counts = [] if by is None else [one.activities.get(by) for one in summaries]
-    reference = median_activity([one for one in counts if one is not None])
+    reference = 1.0 if by == CHECKPOINTS else median_activity([one for one in counts if one is not None])
     nearest = _exponent(grid.size) if 2.0**MIN_FLOOR <= grid.size <= 2.0**MAX_FLOOR else MIN_FLOOR - 1
     floor = nearest if reference is None else nearest - _FINER
     if floor < MIN_FLOOR or nearest > MAX_FLOOR:
@@ -296,7 +309,7 @@ def activity_column(by: str | None, summaries: Sequence[GridSummary]) -> str | N
     found = {name for one in summaries for name in one.activities}
     if by == "auto":
         return next((name for name in ACTIVITIES if name in found), None)
-    if by is not None and by not in found:
+    if by not in (None, CHECKPOINTS) and by not in found:
         columns = ", ".join(dict.fromkeys(name for one in summaries for name in one.columns)) or "none"
         raise UsageError(f"table {summaries[0].table!r}: by={by!r} is no column of numbers; there are {columns}")
     return by

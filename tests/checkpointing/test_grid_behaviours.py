@@ -11,7 +11,7 @@ import pytest
 import cnrfmt
 from cnrfmt import CheckpointManager, Grid, Quantize, TableData, UsageError
 from cnrfmt.checkpointing.compacting.compaction import compact
-from cnrfmt.encodings.grid import GridPlan
+from cnrfmt.encodings.grid import CHECKPOINTS, GridPlan, is_counted
 from cnrfmt.format.encoding import GridLayout, RowwiseLayout
 from tests.checkpointing.support import sound
 from tests.storage.support import QuickFs
@@ -67,9 +67,15 @@ class Run:
         return plan
 
     def steps(self) -> np.ndarray[Any, Any]:
-        """The step of each row now."""
+        """The step of each row in the newest version; where nobody counts checkpoints, by what the trainer has now."""
         plan = self.plan
-        return np.ldexp(1.0, plan.exponents(self.state, len(self.state)).astype(int) + plan.floor)
+        activity = self.counts().astype(np.float32) if is_counted(plan) else self.state
+        return np.ldexp(1.0, plan.exponents(activity, len(activity)).astype(int) + plan.floor)
+
+    def counts(self) -> np.ndarray[Any, Any]:
+        """How many checkpoints each row was in."""
+        with cnrfmt.open(self.path) as ck:
+            return ck["t"].read(column=CHECKPOINTS).astype(int)
 
     def stored(self) -> np.ndarray[Any, Any]:
         with cnrfmt.open(self.path, verify="all") as ck:
@@ -103,8 +109,8 @@ def test_errors_stay_below_half_a_step_however_many_deltas_there_are(run: Run) -
         steps = run.steps()
         run.save()
         assert (np.abs(run.stored() - run.values) <= steps[:, None] / 2 * 1.0001).all()
-    # Steps of rows in the middle are as they were asked for, to the nearest power of two.
-    assert np.median(run.steps()) == 2.0 ** round(np.log2(STEP))
+    # They get finer with each checkpoint that a row is in, in powers of two.
+    assert set(run.steps()) == {2.0 ** round(np.log2(STEP / np.sqrt(21)))}
 
 
 def test_a_delta_of_all_rows_of_a_table(run: Run) -> None:
@@ -151,7 +157,12 @@ def test_keys_that_are_admitted_stand_alone(tmp_path: Path) -> None:
         assert kinds == {(True, 1), (False, 1)}
 
 
-def test_the_first_baseline_fixes_grid_reference_and_codes(run: Run) -> None:
+BY_STATE = {"encoding": Grid(learning_rate=RATE, restores=3, by="accumulator"), "learning_rate": None}
+BY_STATE |= {"expected_restores": None}
+
+
+def test_the_first_baseline_fixes_grid_reference_and_codes(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", **BY_STATE)
     run.save()
     first = run.plan
     assert first.step.column == "accumulator"
@@ -163,10 +174,11 @@ def test_the_first_baseline_fixes_grid_reference_and_codes(run: Run) -> None:
     # The next baseline fixes them anew.
     run.save(kind="baseline")
     assert run.plan.step.reference == pytest.approx(16 * (first.step.reference or 0), rel=0.1)
+    run.manager.close()
 
 
 def test_a_baseline_before_any_training_has_equal_steps_until_the_next(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", touched=False)
+    run = Run(tmp_path / "run", touched=False, **BY_STATE)
     run.save()
     assert run.plan.step.reference is None
     run.state[:] = 10 ** run.random.uniform(-2, 2, len(run.state))
@@ -175,6 +187,29 @@ def test_a_baseline_before_any_training_has_equal_steps_until_the_next(tmp_path:
     assert set(run.steps()) == {2.0 ** round(np.log2(STEP))}
     run.save(kind="baseline")
     assert len(set(run.steps())) > 2
+    run.manager.close()
+
+
+@pytest.mark.parametrize("where", [None, "container"])
+def test_a_row_is_stored_in_finer_steps_with_each_checkpoint_that_it_is_in(tmp_path: Path, where: Any) -> None:
+    """The counts survive restarts, merges, failed saves and baselines; rows that wait aren't counted."""
+    run, counts = Run(tmp_path / "run", stored_values=where, expected_restores=10), np.ones(60, int)
+    run.save()
+    for step in range(1, 30):
+        rows = slice(0, 59, 1 + step % 7)
+        run.values[59] = run.stored()[59]
+        run.manager.track("t", [59])
+        run.move(rows, 0.3)
+        run.save()
+        counts[rows] += 1
+        assert run.counts().tolist() == counts.tolist()
+        if step % 5 == 0:
+            run.again(merge_share=0.01 if step == 15 else None)
+        if step == 12:
+            run.save(kind="baseline")
+    assert np.log2(run.steps()).tolist() == np.round(np.log2(RATE / np.sqrt(counts))).tolist()
+    assert len(set(run.steps())) == 3
+    sound(run.path)
     run.manager.close()
 
 
@@ -266,7 +301,8 @@ _FLAT = Grid(learning_rate=RATE, c=2, by=None)
 def test_a_count_of_updates_tells_as_well(tmp_path: Path) -> None:
     counts = np.arange(1, 51, dtype=np.int64) ** 2
     live = {"t": TableData(np.zeros((50, DIM), np.float32), columns={"count": counts})}
-    with CheckpointManager(tmp_path / "run", fs=QuickFs(), **KNOWN) as manager:
+    encoding = Grid(learning_rate=RATE, restores=3, by="count")
+    with CheckpointManager(tmp_path / "run", fs=QuickFs(), encoding=encoding) as manager:
         manager.save(0, live).wait()
         plan = manager._run.bases._own.plan("t")  # type: ignore[union-attr]
         assert plan is not None
@@ -369,8 +405,8 @@ def test_stored_values_take_two_bytes_each_or_four(tmp_path: Path, far: float, p
     run.save()
     store = run.manager._run.bases._own
     assert store is not None
-    # And a code of two bytes for each accumulator.
-    assert store.nbytes == pytest.approx(rows * (DIM * per_value + 2), rel=0.02)
+    # And a code of two bytes for each accumulator and each count of checkpoints.
+    assert store.nbytes == pytest.approx(rows * (DIM * per_value + 4), rel=0.02)
     run.manager.close()
 
 

@@ -13,6 +13,7 @@ import cnrfmt
 from cnrfmt import CheckpointManager, CommitError, Grid, Shard, TableData, UsageError
 from cnrfmt.checkpointing.checkpointer import Checkpointer
 from cnrfmt.checkpointing.ranks.coordinator import FileCoordinator
+from cnrfmt.encodings.grid import CHECKPOINTS
 from cnrfmt.errors import RankLostError
 from tests.checkpointing.ranks import as_ranks, parts
 from tests.checkpointing.support import sound
@@ -77,8 +78,15 @@ def constants(path: Path, *, newest: bool = False) -> Constants:
     return found
 
 
-@pytest.mark.parametrize("encoding", ["auto", "grid"])
-def test_all_ranks_take_the_plan_of_one_writer(tmp_path: Path, encoding: str) -> None:
+def by(column: str) -> Grid:
+    return Grid(learning_rate=RATE, restores=5, by=column)
+
+
+BY_STATE = {"squares": by("exp_avg_sq"), **dict.fromkeys(("rows", "elements", "keyed", "one"), by("sum"))}
+
+
+@pytest.mark.parametrize("encoding", ["auto", "grid", BY_STATE], ids=["auto", "grid", "by state"])
+def test_all_ranks_take_the_plan_of_one_writer(tmp_path: Path, encoding: Any) -> None:
     def options(coordinator: FileCoordinator | None) -> dict[str, Any]:
         return {"coordinator": coordinator, "fs": QuickFs(), "threads": 1, "encoding": encoding, **KNOWN}
 
@@ -96,9 +104,11 @@ def test_all_ranks_take_the_plan_of_one_writer(tmp_path: Path, encoding: str) ->
     saved(tmp_path / "alone", None)
     alone = constants(tmp_path / "alone")
     grids = {name for name, found in alone.items() if any(column == "weight" and step for column, _, step in found)}
-    assert grids == set(alone) - ({"plain"} if encoding == "auto" else set())
+    assert grids == set(alone) - (set() if encoding == "grid" else {"plain"})
     (step,) = [step for column, _, step in alone["rows"] if column == "weight"]
-    assert step.reference == pytest.approx(float(np.median(Uneven(None).state[7:])), rel=0.01)
+    is_counted = encoding is not BY_STATE
+    reference = 1 if is_counted else float(np.median(Uneven(None).state[7:]))
+    assert step.reference == pytest.approx(reference, rel=0.01)
     for ranks in (2, 3):
         path, others = tmp_path / str(ranks), 5 - ranks
         assert as_ranks(tmp_path / f"meet{ranks}", ranks, lambda one, path=path: saved(path, one)) == [None] * ranks
@@ -108,7 +118,8 @@ def test_all_ranks_take_the_plan_of_one_writer(tmp_path: Path, encoding: str) ->
         with cnrfmt.open(path) as ck:
             assert len(ck.manifest.steps()) == 2
         assert constants(path) == alone
-        assert {column for column, _, _ in constants(path, newest=True)["elements"]} == {"weight", "sum", "seen"}
+        columns = {"weight", "sum", "seen", *([CHECKPOINTS] if is_counted else [])}
+        assert {column for column, _, _ in constants(path, newest=True)["elements"]} == columns
         sound(path)
 
 
@@ -159,6 +170,7 @@ def test_ranks_wait_for_grids_of_new_tables_alone(tmp_path: Path, monkeypatch: p
 
 def test_a_row_wise_chain_comes_onto_one_grid(tmp_path: Path) -> None:
     """Whoever writes nothing of a table when it does takes the same grid later on."""
+    encoding = {"t": by("sum")}
     path, state = tmp_path / "run", np.geomspace(1, 1e6, ROWS).astype(F32)
 
     def body(coordinator: FileCoordinator) -> None:
@@ -168,7 +180,7 @@ def test_a_row_wise_chain_comes_onto_one_grid(tmp_path: Path) -> None:
         table = Shard(TableData(values, columns={"sum": state[a:b].copy()}), rows=(a, b), of_rows=ROWS)
         with CheckpointManager(path, bits=8, policy="consecutive", **options) as m:
             m.save(0, {"t": table}).wait()
-        with CheckpointManager(path, **KNOWN, **options) as m:
+        with CheckpointManager(path, encoding=encoding, **options) as m:
             assert m.restore(into={"t": table}) is not None
             for step in (1, 2):
                 values += F32(0.5)

@@ -20,6 +20,7 @@ from cnrfmt.checkpointing.resuming.targets import (
     Target,
     check_apart,
     match,
+    own_columns,
     resize_words,
     select,
 )
@@ -282,7 +283,7 @@ def _new(table: Table, name: str, rows: Any, remap: Any, columns: bool, budget: 
         raise MissingKeyError(f"rows[{name!r}]: table {table.name!r} has rows 0 to {len(table) - 1}, found {rows}")
     values = {
         c: table.read_within(budget, source.rows, column=c, by=source.by)
-        for c in (table.columns if columns else table.columns[:1])
+        for c in (own_columns(table) if columns else table.columns[:1])
     }
     keys = None
     if table.keys is not None:
@@ -305,7 +306,8 @@ def _new_remapped(table: Table, name: str, rows: Any, remap: Any, columns: bool,
         raise MissingKeyError(f"remap[{name!r}]: rows are 0 to {len(table) - 1}, and -1 is none, found {wrong[0]}")
     places = np.flatnonzero(ids >= 0).astype(np.int64, copy=False)
     values = {}
-    for column in table.schema.columns if columns else table.schema.columns[:1]:
+    for column in map(table.schema.column, own_columns(table) if columns else table.columns[:1]):
+        assert column is not None
         shape = (len(ids),) if column.per_row else (len(ids), table.schema.dim)
         dtype = dtypes.dtype_of(column.dtype)
         budget.take(math.prod(shape) * dtype.itemsize, f"table {name!r}, column {column.name!r}")

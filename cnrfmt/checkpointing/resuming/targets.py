@@ -10,6 +10,7 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Ids
+from cnrfmt.encodings.grid import CHECKPOINTS
 from cnrfmt.errors import MissingKeyError, UsageError
 from cnrfmt.format.schema import WEIGHT, ColumnSchema
 from cnrfmt.inputs import as_ids, as_target
@@ -137,6 +138,11 @@ def resize_words(resize: Mapping[str, str | Collection[str]] | None) -> dict[str
     return found
 
 
+def own_columns(table: Table) -> list[str]:
+    """The columns that are the trainer's: without the one that a run counts checkpoints in."""
+    return [name for name in table.columns if name != CHECKPOINTS]
+
+
 def match(
     name: str,
     table: Table,
@@ -151,7 +157,7 @@ def match(
 ) -> list[Fill]:
     """What fills the arrays of one target. Differences go to `found`; what doesn't fit can't be among the result."""
     what = f"table {name!r}"
-    stored = {c.name: c for c in table.schema.columns}
+    stored = {c.name: c for c in table.schema.columns if c.name != CHECKPOINTS}
     arrays: dict[str, Array] = {}
     faults = len(found.faults)
     for column, value in target.columns.items():
