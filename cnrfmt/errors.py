@@ -42,7 +42,7 @@ class MissingKeyError(UsageError, KeyError):
 
 
 class TooLargeError(UsageError):
-    """A call takes more memory than its caller allows (``max_bytes``), or than the machine gives.
+    """A call takes more memory than its caller allows, or than the machine gives.
 
     That is no damage: few bytes may say that very many rows read as the fill value.
 
@@ -53,23 +53,24 @@ class TooLargeError(UsageError):
     asked
         Bytes that the call had come to when it was refused; None where the machine refused.
     limit
-        The caller's ``max_bytes``; None where the machine refused.
+        What the caller allows; None where the machine refused.
+    argument
+        Where that was said: ``max_bytes``, or ``stored_bytes`` of a checkpoint manager.
     """
 
-    def __init__(self, what: str, asked: int | None, limit: int | None) -> None:
-        self.what, self.asked, self.limit = what, asked, limit
+    def __init__(self, what: str, asked: int | None, limit: int | None, argument: str = "max_bytes") -> None:
+        self.what, self.asked, self.limit, self.argument = what, asked, limit, argument
         if limit is None:
             size = "" if asked is None else f"{asked} bytes "
             text = f"{what}: {size}don't fit into memory; read a range of rows at a time"
         else:
-            text = (
-                f"{what}: the call takes {asked} bytes by now, and max_bytes allows {limit}; "
-                "allow more, or, for rows, read a range at a time or give an array as out"
-            )
+            otherwise = ", or, for rows, read a range at a time or give an array as out"
+            text = f"{what}: the call takes {asked} bytes by now, and {argument} allows {limit}; allow more"
+            text += otherwise if argument == "max_bytes" else ""
         super().__init__(text)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TooLargeError, (self.what, self.asked, self.limit)
+        return TooLargeError, (self.what, self.asked, self.limit, self.argument)
 
 
 class ChainTooLongError(UsageError):

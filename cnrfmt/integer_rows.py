@@ -15,8 +15,9 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cnrfmt.arrays import Array, Ids
-from cnrfmt.encodings.integers import Integers, bounds, values
+from cnrfmt.arrays import Ids
+from cnrfmt.encodings.integers import Integers, bounds, make_values
+from cnrfmt.encodings.rans import RunningSums
 from cnrfmt.errors import DamagedError
 from cnrfmt.format.encoding import IntegerLayout, LogLayout
 from cnrfmt.format.toc import Part
@@ -25,8 +26,8 @@ from cnrfmt.part_integers import Grid, PartIntegers, is_run
 
 _NONE = -1
 """Stands for no grid."""
-_BLOCK = 64 << 10
-"""Sums that are checked and become values at a time, while they are in the cache."""
+_NOBODY = np.empty(0, np.int64)
+"""No rows."""
 
 
 def are_summed(layers: Iterable[SummedLayer]) -> bool:
@@ -95,6 +96,9 @@ class RangeRows(WantedRows[Layer]):
         from cnrfmt.kernels import sums as kernel
 
         first, stop = self._first, self._first + self.count
+        # Most layers of a table in many parts have nothing to do with a chunk of it.
+        if layer.row_set.last < first or stop <= layer.row_set.first:
+            return _NOBODY, _NOBODY
         if layer.is_range:
             a, b = max(first, layer.row_set.first), min(stop, layer.stop)
             places = np.arange(a - first, max(a, b) - first, dtype=np.int64)
@@ -202,43 +206,32 @@ class Sums:
 
         Gives the place of one that is on another grid, -1 if none is.
         """
-        from cnrfmt.kernels import sums as kernel
-
         self._layouts.setdefault(part.grid, part.layout)
         number = self._number(part.grid)
         first, count = int(places[0]), len(places)
-        if is_run(places) and is_run(positions):
+        # Of a row alone the group is decoded, and nothing else is to be looked at.
+        if count > 1 and is_run(places) and is_run(positions):
             grids = self._grid_of[first : first + count]
             if (grids == _NONE).all():
                 grids[:] = number
                 part.set_range(int(positions[0]), self.values[first : first + count], elements)
                 return -1
-        for some, rows in part.rows_at(positions, places, elements):
-            if (unlike := int(kernel.add_at(self.values, self._grid_of, some, rows, number))) >= 0:
-                return int(some[unlike])
-        return -1
+        return part.add(positions, places, elements, RunningSums(self.values, self._grid_of, number))
 
-    def finish(self, out: Array | None) -> int:
-        """Makes the sums values, as float32 in `out`; gives the place of a row whose sum isn't in range, -1 if all are.
+    def finish(self, *, as_values: bool) -> int:
+        """Gives the place of a row whose sum isn't in range, -1 if all are.
 
-        `out` may be the memory of the sums. What it holds of rows that nothing was added to means nothing.
+        With `as_values`, it makes the sums the float32 values that they stand for, in their own memory. What that
+        holds of rows that nothing was added to means nothing.
         """
         from cnrfmt.kernels import integers as kernel
 
         for rows, sums, layout in self._by_grid():
-            step = max(1, _BLOCK // sums.shape[1])
-            for start in range(0, len(sums), step):
-                block = sums[start : start + step]
-                if (bad := int(kernel.out_of_range(block, *bounds(layout)))) >= 0:
-                    return start + bad if rows is None else int(rows[start + bad])
-                if out is None:
-                    continue
-                if rows is None:
-                    values(layout, block, out[start : start + step])
-                else:
-                    found = np.empty(block.shape, np.float32)
-                    values(layout, block, found)
-                    out[rows[start : start + step]] = found
+            bad = make_values(layout, sums) if as_values else int(kernel.out_of_range(sums, *bounds(layout)))
+            if bad >= 0:
+                return bad if rows is None else int(rows[bad])
+            if as_values and rows is not None:
+                self.values[rows] = sums
         return -1
 
     def _by_grid(self) -> Iterator[tuple[Ids | None, Integers, IntegerLayout]]:
@@ -247,7 +240,8 @@ class Sums:
             mine = self._grid_of == number
             if len(self._layouts) == 1:
                 # Rows that aren't on it become zeros, which do no harm: to leave them out would copy all others.
-                self.values[~mine] = 0
+                if not mine.all():
+                    self.values[~mine] = 0
                 yield None, self.values, layout
             else:
                 rows = np.flatnonzero(mine).astype(np.int64, copy=False)
@@ -255,7 +249,7 @@ class Sums:
 
 
 def add_up(
-    layers: Sequence[L], rows: WantedRows[L], sums: Sums, out: Array | None, elements: Elements, place: str
+    layers: Sequence[L], rows: WantedRows[L], sums: Sums, elements: Elements, place: str, *, as_values: bool
 ) -> list[Given[L]]:
     """Adds up the integers of the rows that are asked for; gives the others, each in one of the results.
 
@@ -263,10 +257,10 @@ def add_up(
     ----------
     layers
         From the newest to the oldest.
-    out
-        Where the sums go as values, if anywhere; this may be their own memory.
     place
         The table and the column, as errors name them.
+    as_values
+        Makes the sums float32 values, in their own memory.
 
     Raises
     ------
@@ -289,12 +283,12 @@ def add_up(
             others.append(Given(None if layer.part is None else layer, positions, places))
         if part is None or not part.is_residual:
             rows.settle(places)
-    rest = rows.rest()
-    if (at := sums.any_of(rest)) >= 0:
-        raise _without_base(layers, None, rows.alone(at), place)
-    if len(rest):
+    if rows.left:
+        rest = rows.rest()
+        if (at := sums.any_of(rest)) >= 0:
+            raise _without_base(layers, None, rows.alone(at), place)
         others.append(Given(None, rest, rest))
-    if (at := sums.finish(out)) >= 0:
+    if (at := sums.finish(as_values=as_values)) >= 0:
         raise _out_of_range(layers, rows.alone(at), place)
     return others
 

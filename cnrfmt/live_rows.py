@@ -318,13 +318,15 @@ class LiveRows:
         widths = np.empty(count, np.uint8)
         stored = np.empty((0, width), np.int32) if base is None else base
         room = np.empty(count * (-(-width * 26 // 8)) + 64, np.uint8)
+        # Where all codes of a row are zero, its exponent becomes zero, too.
+        wanted = exponents.copy()
         used = kernel.quantise_packed(values, positions, stored, layout.floor, exponents, widths, bad, room)
         data = room[:used].copy()
         rows.append(exponents, widths, data)
         some = np.arange(0, count, max(1, count // _SAMPLED))
         some = some[bad[some] == 0]
         sampled = np.ascontiguousarray(values[positions[some]])
-        step = np.ldexp(np.float32(1), exponents[some].astype(np.int32) + layout.floor)[:, None]
+        step = np.ldexp(np.float32(1), wanted[some].astype(np.int32) + layout.floor)[:, None]
         before = np.float32(0) if base is None else np.ldexp(base[some].astype(np.float32), layout.floor)
         decoded = (before + np.rint((sampled - before) / step) * step).astype(np.float32)
         taken.add_errors(column.name, measured(sampled, decoded))

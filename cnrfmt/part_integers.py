@@ -12,6 +12,7 @@ from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.encodings.checks import Flags, zero_rows
 from cnrfmt.encodings.integers import IntegerCoder, Integers, OpenPart, integer_coder
 from cnrfmt.encodings.log import LogCoder
+from cnrfmt.encodings.rans import RunningSums
 from cnrfmt.errors import DamagedError
 from cnrfmt.format.encoding import IntegerLayout, LogLayout
 from cnrfmt.format.toc import Part
@@ -27,8 +28,8 @@ _SPARSE = 8
 """Where fewer than one row in so many is wanted, only the groups that hold them are read."""
 _BATCH = 4096
 """Rows from anywhere that are fetched at a time."""
-_MOST_VALUES = 1 << 20
-"""More values than are decoded in one go where rows are scattered."""
+_GAPS = 2
+"""Where so many times the wanted bytes lie between the first and the last, all are read in one go."""
 _START = 16
 """Bytes of a section that say how long what its groups have in common is."""
 
@@ -118,10 +119,18 @@ class PartIntegers:
         data, first = self._segment.read_scratch(offset, length)
         return data, offset - first
 
-    def _fetch_few(self, start: int, length: int) -> tuple[Bytes, int]:
-        """The bytes of a bounded number of neighbouring groups."""
-        self._check_length(length, _MOST_VALUES // self._part.width)
-        return self.fetch(start, length)
+    def _fetch_ranges(self, starts: Ids, lengths: Ids) -> tuple[Bytes, Ids]:
+        """The bytes of groups, or of rows, that ascend, verified: an array, and where in it each begins."""
+        begin, end = int(starts[0]), int(starts[-1] + lengths[-1])
+        self._check_length(int(lengths.max()), 1)
+        if self.spans_gaps and (len(starts) == 1 or end - begin <= _GAPS * int(lengths.sum())):
+            data, offset = self._fetch_run(begin, end - begin)
+            return data, starts + (offset - begin)
+        return self._fetch_apart(starts, lengths)
+
+    def _fetch_apart(self, starts: Ids, lengths: Ids) -> tuple[Bytes, Ids]:
+        """The same without what lies between them."""
+        return self._segment.fetch_ranges(starts + self._start, lengths)
 
     def _span(self, position: int, count: int) -> tuple[int, int]:
         """Where the bytes begin that these rows are decoded from, and how many they are."""
@@ -148,6 +157,21 @@ class PartIntegers:
             return
         for begin, block in self._run(position, position + len(out)):
             out[begin - position : begin - position + len(block)] = self._cut(block, elements)
+
+    def add(self, positions: Ids, targets: Ids, elements: Elements, sums: RunningSums) -> int:
+        """Adds the rows at some positions, in any order, to the targets that go with these, each of which is another.
+
+        Gives the target of a row that is on another grid, -1 if none is.
+        """
+        if self.opened.models is not None:
+            element = elements[0] - self._part.elements[0]
+            return self.opened.add_rows(self._fetch_ranges, positions, sums, targets, element)
+        from cnrfmt.kernels import sums as kernel
+
+        for some, rows in self.rows_at(positions, targets, elements):
+            if (unlike := int(kernel.add_at(sums.values, sums.grids, some, rows, sums.grid))) >= 0:
+                return int(some[unlike])
+        return -1
 
     def rows_at(self, positions: Ids, targets: Ids, elements: Elements) -> Iterator[tuple[Ids, Integers]]:
         """The rows at some positions, in any order: some of the targets that go with these, and their integers.
@@ -231,7 +255,7 @@ class PartIntegers:
         for start in range(0, len(positions), step):
             some = positions[start : start + step]
             block = memory[: len(some)]
-            self.opened.decode_rows(self._fetch_few, some, block, places[: len(some)])
+            self.opened.decode_rows(self._fetch_ranges, some, block, places[: len(some)])
             yield slice(start, start + len(some)), block
 
     def _cut(self, block: Integers, elements: Elements) -> Integers:

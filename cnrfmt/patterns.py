@@ -22,6 +22,11 @@ class Patterns:
         if not all(isinstance(p, str) for p in self._patterns or ()):
             raise UsageError(f"{argument} is a list of patterns, found {self._patterns!r}")
 
+    @property
+    def are_given(self) -> bool:
+        """Whether there is any pattern."""
+        return bool(self._patterns)
+
     def __contains__(self, name: str) -> bool:
         if self._patterns is None:
             return True

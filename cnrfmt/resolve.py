@@ -192,7 +192,7 @@ class Strip:
     def _read_sums(self, rows: WantedRows[Layer], out: Array) -> None:
         """The rows of a strip that has integers: added up in the memory of the values that they become."""
         sums = Sums(out.view(np.int32))
-        for given in add_up(self.layers, rows, sums, out, self.elements, self.place):
+        for given in add_up(self.layers, rows, sums, self.elements, self.place, as_values=True):
             if given.layer is None:
                 out[given.places] = self.fill
             else:
@@ -207,7 +207,7 @@ class Strip:
             out[:] = 0
             return np.zeros(len(ids), np.bool_)
         sums = Sums(out)
-        add_up(self.layers, ListedRows(ids), sums, None, self.elements, self.place)
+        add_up(self.layers, ListedRows(ids), sums, self.elements, self.place, as_values=False)
         known = sums.on(grid)
         out[~known] = 0
         return known

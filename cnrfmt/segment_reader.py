@@ -209,11 +209,29 @@ class SegmentReader:
             # The rows whose pieces are verified already are gathered with the others.
             none = np.zeros_like(self._verified)
             count = xxh3.pieces_of_rows(offsets, row_bytes, piece, none, listed)
-        touched = np.unique(listed[:count])
-        buffer = self._gather(touched)
-        # Rows that go on in the next piece find it right behind, since both were touched.
-        slots = np.searchsorted(touched, offsets // piece)
-        return buffer, slots * piece + offsets % piece
+        return self._gathered(offsets, np.unique(listed[:count]))
+
+    def fetch_ranges(self, offsets: Ids, lengths: Ids) -> tuple[Bytes, Ids]:
+        """Ranges of bytes at these offsets, ascending, verified: an array and the offsets in it."""
+        if self._map is not None and self._all_verified:
+            return self._map[: self.trailer.data_end], offsets
+        piece = self.trailer.piece_size
+        # What has no bytes may lie behind the last piece.
+        first = np.minimum(offsets // piece, self.trailer.pieces - 1)
+        counts = np.maximum((offsets + lengths - 1) // piece - first, 0) + 1
+        ends = counts.cumsum()
+        touched = np.unique(np.repeat(first - (ends - counts), counts) + np.arange(ends[-1]))
+        data = self.data
+        if data is not None and np.count_nonzero(self._verified[touched] == 0) < _FEW_PIECES:
+            self._check_pieces(data, 0, touched)
+            return data, offsets
+        return self._gathered(offsets, touched)
+
+    def _gathered(self, offsets: Ids, touched: Ids) -> tuple[Bytes, Ids]:
+        """Pieces that hold what begins at these offsets, ascending, and where each begins there."""
+        piece = self.trailer.piece_size
+        # What goes on in the next piece finds it right behind, since both were touched.
+        return self._gather(touched), np.searchsorted(touched, offsets // piece) * piece + offsets % piece
 
     def _gather(self, pieces: Ids) -> Bytes:
         """These pieces (ascending), read anew and verified, one behind the other."""

@@ -46,11 +46,13 @@ def test_the_arguments_are_there() -> None:
 
 def test_the_page_of_the_grid_has_its_numbers_and_arguments() -> None:
     text = GRID.read_text("utf-8")
-    assert f"between 1/{2**grid._FINER} and 1," in text
-    (few, two), (more, one) = grid.BY_RESTORES
-    assert f"Up to {few} restores: steps of {two:g} learning rates; up to {more}: of {one:g};" in text
-    assert f"more, or nothing said: of 1/{1 / grid.c_for(1e9):g}." in text
-    usual = re.findall(r"`([a-z_]+)`", text.split("usual names of such state (")[1].split(" and their like")[0])
+    assert f"between 1/{2**grid._FINER} and 1;" in text
+    (few, most, two), (more, same, one), (_, less, last) = grid.COUNTED_BY_RESTORES
+    assert (same, one, last) == (most, 1, 1)
+    assert f"Up to {few} restores: steps of {most * two:g}/n learning rates" in text
+    assert f"up to {more}: of {most:g}/n; more, or nothing said: of {less:g}/n. They are {most:g} at the most." in text
+    listed = text.split("usual names of the state of such optimizers (")[1].split(" and their like")[0]
+    usual = re.findall(r"`([a-z_]+)`", listed)
     assert len(usual) == len(set(usual) & set(grid.ACTIVITIES)) == 3
     manager = cnrfmt.CheckpointManager
     calls = (cnrfmt.Grid, manager, manager.save, cnrfmt.save, cnrfmt.compact, cnrfmt.Quantize, cnrfmt.TableData)

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cnrfmt
-from cnrfmt import chunks, part_integers
+from cnrfmt import Grid, chunks, part_integers
+from cnrfmt.encodings import integers
+from cnrfmt.memory import Budget
 from tests.attacks.support import lay
 from tests.integer_chains import Chain, grid_of
 from tools import cnrcheck
@@ -36,6 +38,8 @@ def test_a_random_chain_reads_as_the_model_says(seed: int, steps: int, data: st.
         patch.setattr(part_integers, "_BLOCK", data.draw(st.sampled_from([1, 30, 64 << 10]), "block"))
         patch.setattr(part_integers, "_SPARSE", data.draw(st.sampled_from([0, 1, 8]), "sparse"))
         patch.setattr(part_integers, "_STREAM", data.draw(st.sampled_from([1, 64 << 10]), "stream"))
+        patch.setattr(part_integers, "_GAPS", data.draw(st.sampled_from([0, 1, 2]), "gaps"))
+        patch.setattr(integers, "_MOST_VALUES", data.draw(st.sampled_from([1, 200, 1 << 21]), "values"))
         path = lay(Path(folder) / "chain", chain.store)
         backend = data.draw(st.sampled_from(BACKENDS), "backend")
         verify = data.draw(st.sampled_from(VERIFY), "verify")
@@ -92,3 +96,34 @@ def test_neither_validator_finds_anything(seed: int) -> None:
         path = lay(Path(folder) / "chain", chain.store)
         assert cnrfmt.verify(path, threads=1).findings == []
         assert cnrcheck.check_path(str(path)) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("payload", ["rans", "packed"])
+def test_groups_that_lie_far_apart_are_read_and_verified(payload: str, backend: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(1 << 14, 32)).astype(np.float32)
+    path = tmp_path / "table.cnr"
+    cnrfmt.save(path, {"table": values}, quantize=Grid(step=2.0**-6, payload=payload))
+    with cnrfmt.open(path, verify="none") as ck:
+        every = ck["table"].read()
+    for count in (2, 5, 40):
+        ids = rng.integers(0, len(values), count)
+        for verify in VERIFY:
+            with cnrfmt.open(path, backend=backend, verify=verify) as ck:
+                for rows in (ids, ids[::-1], np.sort(ids)):
+                    assert bits(ck["table"][rows]) == bits(every[rows])
+    with cnrfmt.open(path) as ck:
+        strips = ck["table"]._column_strips(ck["table"]._column("weight"), Budget(None))
+        part = strips[0].layers[0].integers
+        assert part is not None
+        start, length = part.opened.span(8000, 1)
+        stored, at = part.fetch(start, length)
+        group = stored[at : at + length].tobytes()
+    path.write_bytes(path.read_bytes().replace(group, group[:-1] + bytes([group[-1] ^ 1])))
+    apart = np.arange(0, len(values), 600)
+    with cnrfmt.open(path, backend=backend) as ck:
+        assert bits(ck["table"][[100, 16000, 15000]]) == bits(every[[100, 16000, 15000]])
+        for rows in ([16000, 8000, 100], np.append(apart, 8000)):
+            with pytest.raises(cnrfmt.DamagedError, match="piece-digest"):
+                ck["table"].read(rows)

@@ -39,7 +39,7 @@ def run(machine: type[ContainerMachine], examples: int, steps: int, seed: int = 
 
 
 def test_any_sequence_with_losses_of_power() -> None:
-    examples = 500 if THOROUGH else 40
+    examples = 250 if THOROUGH else 40
     print(f"again: python -m tools.crash.machine --examples {examples} --steps 30 --seed {SEED}")
     outcomes = run_batch(SEED, examples, 30)
     print(dict(outcomes))

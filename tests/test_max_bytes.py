@@ -161,6 +161,11 @@ def test_the_error_travels() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.what, copy.asked, copy.limit, str(copy)) == (error.what, 10, 5, str(error))
     assert isinstance(error, cnrfmt.UsageError)
+    stored = pickle.loads(pickle.dumps(TooLargeError("table 't'", 10, 5, "stored_bytes")))
+    assert (stored.argument, str(stored)) == (
+        "stored_bytes",
+        "table 't': the call takes 10 bytes by now, and stored_bytes allows 5; allow more",
+    )
 
 
 def test_a_budget_without_a_limit_takes_everything() -> None:

@@ -28,7 +28,7 @@ from cnrfmt.checkpointing.tracking.trackers import Trackers
 from cnrfmt.checkpointing.writing import Work, Written, commit_alone, commit_with_others, said_alike
 from cnrfmt.encodings.grid import is_counted
 from cnrfmt.encodings.quantize import Choices
-from cnrfmt.errors import CommitUnknownError, ConflictError, DamagedError, StorageError, UsageError
+from cnrfmt.errors import CnrError, CommitUnknownError, ConflictError, DamagedError, StorageError, UsageError
 from cnrfmt.format import limits
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.schema import TableSchema
@@ -294,8 +294,16 @@ class Checkpointer:
         return written
 
     def remember(self) -> None:
-        """Brings the stored values to the newest checkpoint, if they are asked for or needed."""
-        self.bases.move_on(self.lineage, self.held)
+        """Brings the stored values to the newest checkpoint, if they are asked for or needed.
+
+        Raises what kept them from it only where somebody asked for them: the next delta reads them once more if it
+        needs them, and raises that then.
+        """
+        try:
+            self.bases.move_on(self.lineage, self.held)
+        except CnrError:
+            if self.bases.asked is not None:
+                raise
 
     def keep_house(self) -> None:
         """What is due after a checkpoint: merging and collecting. Rank 0 does it for all."""

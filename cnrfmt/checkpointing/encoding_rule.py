@@ -8,7 +8,7 @@ A dict of patterns says it for the tables that it names, and the others are as u
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from cnrfmt.checkpointing.bits import MOST_BITS, bits_for, choices_for, chosen_bits
 from cnrfmt.checkpointing.contents import Live
-from cnrfmt.encodings.grid import ACTIVITIES, CHECKPOINTS, Grid, GridPlan, c_for, is_counted
+from cnrfmt.encodings.grid import ACTIVITIES, CHECKPOINTS, Grid, GridPlan, coarseness_of, is_counted
 from cnrfmt.encodings.quantize import Choice, Choices, Quantize, choice_for, matching
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT, TableSchema
@@ -27,17 +27,21 @@ Encoding = str | Grid | Mapping[Any, Choice | None]
 """``"auto"``, ``"grid"``, ``"rowwise"``, a `Grid`, or a dict of patterns as `quantize` has them."""
 
 _FAMILIES = ("auto", "grid", "rowwise")
-_RAW = 32
+_LEAST_DIM = 4
+"""Rows of fewer elements take most of their bytes in ids and optimizer state, and mean a lot each: often biases."""
+_ANY_NUMBER = 1_000_000
+"""What nothing said of restores may mean."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What decides of a table: its name, whether its weights are float32, and its other columns.
+    """What decides of a table: its name, its dim, whether its weights are float32, and its other columns.
 
     `is_part` tells that other ranks may have further columns, of which it isn't known yet.
     """
 
     name: str
+    dim: int
     is_float32: bool
     columns: tuple[str, ...]
     is_part: bool = False
@@ -45,10 +49,12 @@ class Seen:
     @staticmethod
     def live(table: Live, before: TableSchema | None = None) -> Seen:
         """Of a table that the trainer hands over, and that goes on from one with this schema, or is new."""
-        dtype = as_source(table.there.values, what=f"table {table.name!r}").dtype
+        values = as_source(table.there.values, what=f"table {table.name!r}")
+        of_dim = None if table.place is None else table.place.of_dim
+        dim = int(values.shape[-1]) if of_dim is None else int(of_dim)
         is_part = before is None and table.place is not None and table.place.elements is not None
         known = () if before is None else Seen.stored(before).columns
-        return Seen(table.name, bool(dtype == np.float32), (*table.there.columns, *known), is_part)
+        return Seen(table.name, dim, bool(values.dtype == np.float32), (*table.there.columns, *known), is_part)
 
     def whole(self, columns: tuple[str, ...]) -> Seen:
         """The same of the whole table, which has these columns."""
@@ -59,7 +65,7 @@ class Seen:
         """Of a table of a container."""
         weight, *others = schema.columns
         columns = tuple(column.name for column in others if column.name != CHECKPOINTS)
-        return Seen(schema.name, weight.dtype == "float32", columns)
+        return Seen(schema.name, schema.dim, weight.dtype == "float32", columns)
 
 
 Chain = Mapping[str, GridPlan | None]
@@ -138,14 +144,14 @@ class EncodingRule:
     def is_too_coarse(self, table: Seen, restores: int, plan: GridPlan | None) -> bool:
         """Whether a table that is on a grid would be on a finer one, were it to begin anew."""
         asked = self._asked(table)
-        return isinstance(asked, Grid) and plan is not None and plan.step.size > self._finer(asked, restores).size
+        if not isinstance(asked, Grid) or plan is None:
+            return False
+        return coarseness_of(plan) > self._finer(asked, restores).coarseness
 
     def _asked(self, table: Seen) -> Grid | str:
         """The grid that a table is to be on; or why it is on none, empty where that is what was said."""
         found = self._said(table)
-        if isinstance(found, Grid) and found.by == "auto" and self.counts:
-            return replace(found, by=CHECKPOINTS)
-        return found
+        return found.counted if isinstance(found, Grid) and self.counts else found
 
     def _said(self, table: Seen) -> Grid | str:
         encoding = self.encoding
@@ -157,11 +163,12 @@ class EncodingRule:
         if isinstance(encoding, Grid):
             return encoding
         if encoding == "grid":
-            # Nothing said of restores may mean any number of them.
-            c = c_for(math.inf) if self.expected is None else None
-            return Grid(learning_rate=self.learning_rate, restores=self.expected, c=c)
+            restores = _ANY_NUMBER if self.expected is None else self.expected
+            return Grid(learning_rate=self.learning_rate, restores=restores)
         if why := self._why_rowwise:
             return "" if encoding == "rowwise" else why
+        if table.dim < _LEAST_DIM:
+            return f"rows of fewer than {_LEAST_DIM} elements take little anyway"
         if not table.is_part and not any(name in table.columns for name in ACTIVITIES):
             return f"no column tells how far the optimizer moves a row ({', '.join(ACTIVITIES)})"
         return Grid(learning_rate=self.learning_rate, restores=self.expected)
@@ -181,14 +188,15 @@ class EncodingRule:
         return grid if grid.restores is None else replace(grid, restores=max(grid.restores, restores))
 
     def _grid_words(self, found: Grid | GridPlan, asked: Grid, restores: int) -> str:
-        size, wanted = found.size if isinstance(found, Grid) else found.step.size, self._finer(asked, restores).size
+        size = found.size if isinstance(found, Grid) else found.step.size
+        is_coarse = isinstance(found, GridPlan) and coarseness_of(found) > self._finer(asked, restores).coarseness
         words = f"grid, steps of {size:.6g}"
         if asked.learning_rate is not None:
             times = f"{size / asked.learning_rate:.3g}"
             words += f" ({times} learning rate{'' if times == '1' else 's'})"
-        if wanted < asked.size:
+        if self._finer(asked, restores).coarseness < asked.coarseness:
             words += f": {restores} restores where {asked.restores:g} were expected"
-        return words if wanted >= size else f"{words}, finer from the next baseline on"
+        return f"{words}, finer from the next baseline on" if is_coarse else words
 
 
 def encoding_rule(
@@ -199,20 +207,26 @@ def encoding_rule(
         learning_rate = learning_rate.item()
     if learning_rate is not None:
         is_number = isinstance(learning_rate, int | float) and not isinstance(learning_rate, bool)
-        if not is_number or not 0 < learning_rate < math.inf:
+        if not is_number or not 0 < learning_rate <= sys.float_info.max:
             raise UsageError(f"learning_rate must be a number above 0, found {learning_rate!r}")
     if expected is not None:
         bits_for(expected)
         if bits is not None:
             raise UsageError("give bits, or the number of restores that they follow from; not both")
+    if learning_rate is not None:
+        # One whose multiples no weights could have is refused here.
+        Grid(learning_rate=learning_rate, restores=_ANY_NUMBER if expected is None else expected)
     if not isinstance(encoding, Grid | Mapping) and encoding not in _FAMILIES:
         raise UsageError(
             f"encoding is one of {', '.join(map(repr, _FAMILIES))}, a cnrfmt.Grid, or a dict of patterns to Grid, "
             f"Quantize or None; found {encoding!r}"
         )
-    for value in encoding.values() if isinstance(encoding, Mapping) else ():
+    for pattern, value in encoding.items() if isinstance(encoding, Mapping) else ():
         if value is not None and not isinstance(value, Grid | Quantize):
-            raise UsageError(f"encoding: patterns lead to a Grid, a Quantize or None, found {value!r}")
+            raise UsageError(
+                f"encoding[{pattern!r}]: patterns lead to a cnrfmt.Grid, a cnrfmt.Quantize or None (raw rows), "
+                f"found {value!r}"
+            )
     says_rowwise = next((n for n, x in (("bits", bits), ("quantize", quantize)) if x is not None), None)
     if says_rowwise is not None and encoding not in ("auto", "rowwise"):
         raise UsageError(f'{says_rowwise}= is for encoding="rowwise"; leave it out, or say encoding={{pattern: ...}}')

@@ -45,7 +45,7 @@ class Room:
     def take(self, nbytes: int, what: str) -> None:
         """Counts bytes for something; raises `TooLargeError` where all that is held would exceed the limit."""
         if self.held + nbytes > self._limit:
-            raise TooLargeError(f"stored values, {what}", self.held + nbytes, self._limit)
+            raise TooLargeError(f"stored values, {what}", self.held + nbytes, self._limit, "stored_bytes")
         self.held += nbytes
 
     def give(self, nbytes: int) -> None:

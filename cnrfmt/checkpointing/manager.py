@@ -19,7 +19,17 @@ from cnrfmt.checkpointing.ranks.coordinator import Coordinator
 from cnrfmt.checkpointing.request import request
 from cnrfmt.checkpointing.resuming.restoring import Restored
 from cnrfmt.checkpointing.saving import Saving
-from cnrfmt.checkpointing.settings import Mode, Start, StoredIn, WhenBusy, check_for_ranks, check_restore, settings
+from cnrfmt.checkpointing.settings import (
+    MOST_SEGMENTS,
+    Mode,
+    Start,
+    StoredIn,
+    WhenBusy,
+    check_flag,
+    check_for_ranks,
+    check_restore,
+    settings,
+)
 from cnrfmt.checkpointing.stored_values import StoredValues
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import UsageError, VersionNotFoundError
@@ -125,7 +135,7 @@ class CheckpointManager:
         quantize: Choices = None,
         keep: int | Keep | None = None,
         grace: float | timedelta = 3600,
-        most_segments: int = 32,
+        most_segments: int = MOST_SEGMENTS,
         merge_share: float | Literal["auto"] | None = "auto",
         buffer_bytes: int = 4 << 30,
         mode: Mode = "encode",
@@ -141,6 +151,7 @@ class CheckpointManager:
         fs: Fs | None = None,
     ) -> None:
         self._path = os.path.abspath(path_text(path))
+        check_flag("flush_on_sigterm", flush_on_sigterm)
         self._settings = settings(
             self._path,
             policy=policy,
@@ -334,7 +345,7 @@ class CheckpointManager:
             "columns": columns,
             "convert": convert,
         }
-        check_restore(options)
+        check_restore({**options, "verify_all": verify_all})
         with self._saving.lock:
             self.wait()
             if self._run.is_nothing_there():

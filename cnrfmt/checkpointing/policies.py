@@ -18,7 +18,7 @@ no checkpoint yet, every policy begins with a baseline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -299,16 +299,22 @@ class Costs:
 def costs_of(checkpoints: Sequence[CheckpointRecord], keep: int = 1) -> Costs:
     """What checkpoints cost where the last `keep` versions stay readable; ascending, from a baseline on, no merges."""
     nbytes = {c.version: c.nbytes for c in checkpoints}
-    needs = [needed_by(checkpoints, c.version) for c in checkpoints]
+    needs = [{version: nbytes[version] for version in needed_by(checkpoints, c.version)} for c in checkpoints]
+    return costs_by_needs([c.nbytes for c in checkpoints], needs, keep)
+
+
+def costs_by_needs(written: Sequence[int], needs: Sequence[Mapping[int, int]], keep: int = 1) -> Costs:
+    """The same of checkpoints that write so many bytes and need these files in the end: numbers, with their bytes."""
     held: list[int] = []
-    for n in range(len(checkpoints)):
-        kept: set[int] = set().union(*needs[max(0, n + 1 - keep) : n + 1])
-        held.append(sum(nbytes[version] for version in kept))
-    written = tuple(c.nbytes for c in checkpoints)
+    for n in range(len(needs)):
+        kept: dict[int, int] = {}
+        for files in needs[max(0, n + 1 - keep) : n + 1]:
+            kept |= files
+        held.append(sum(kept.values()))
     before = [0, *held][: len(held)]
     return Costs(
-        written,
+        tuple(written),
         tuple(held),
         tuple(old + new for old, new in zip(before, written, strict=True)),
-        tuple(sum(nbytes[version] for version in versions) for versions in needs),
+        tuple(sum(files.values()) for files in needs),
     )

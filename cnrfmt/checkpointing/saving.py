@@ -127,6 +127,7 @@ class Saving:
         )
         if written.kept_all is not None:
             self._note_kept_all(written.kept_all)
+        self._note_lost(work)
         try:
             self._run.remember()
         except Exception as error:
@@ -142,6 +143,18 @@ class Saving:
         if not self._has_told and self._run.coordinator is None:
             self._has_told = True
             self._failure = None, error
+
+    def _note_lost(self, work: Work) -> None:
+        """Tells of tables whose rows are lost in the steps of their grids: in the log, since the version is durable."""
+        for table, mean in work.lost_in_steps.items():
+            logging.getLogger("cnrfmt").warning(
+                "%s: table %r is stored as zeros, or nearly: its values are below half a step (%s; a mean relative "
+                "error of %.3g). Give a smaller learning_rate, c or step, or save(kind='baseline') once it is trained",
+                self._run.path,
+                table,
+                work.chosen.words[table],
+                mean,
+            )
 
     def _tell(self, kind: EventKind, work: Work, **facts: Any) -> None:
         tell(self._listener, Event(kind, work.asked.step, checkpoint=work.kind, rows=work.rows, **facts))

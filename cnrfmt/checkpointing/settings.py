@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from cnrfmt import parallel
 from cnrfmt.checkpointing.bits import MOST_BITS, expected_restores
 from cnrfmt.checkpointing.encoding_rule import Encoding, EncodingRule, encoding_rule
@@ -23,9 +25,11 @@ Start = Literal["resume", "anew"]
 Mode = Literal["encode", "copy"]
 StoredIn = Literal["memory", "container"]
 
+MOST_SEGMENTS = 32
+"""How many segments a chain has at the most, unless something else is said."""
 LEAST_SEGMENTS = 4
 """A chain that is merged has room for this many segments at the least."""
-_MERGE_SHARE = 1.0
+MERGE_SHARE = 1.0
 """Of a run on a grid: merging writes about as much as the deltas do, and a chain takes up to twice its baseline."""
 
 
@@ -107,7 +111,7 @@ def settings(
     if merge_share == "auto":
         # Where deltas are put on the baseline alone, there is nothing to add up.
         merges = rule.may_be_grid and not found.needs_since_baseline and is_directory(path)
-        merge_share = _MERGE_SHARE if merges else None
+        merge_share = MERGE_SHARE if merges else None
     if merge_share is not None and not is_directory(path):
         raise UsageError(f"{path}: chains of a single file aren't merged; merge_share= needs a directory")
     if keep is not None and not is_directory(path):
@@ -150,6 +154,8 @@ def check_for_ranks(found: Settings, path: str) -> None:
 
 def check_restore(options: Mapping[str, Any]) -> None:
     """That what a restore is asked for has the right shape; raises `UsageError`."""
+    for name in ("verify_all", "strict", "columns", "convert"):
+        check_flag(name, options[name])
     for name in ("rows", "into", "rename", "remap", "resize"):
         value = options[name]
         if value is not None and not isinstance(value, Mapping):
@@ -157,6 +163,12 @@ def check_restore(options: Mapping[str, Any]) -> None:
     tables = options["tables"]
     if isinstance(tables, str) or not (tables is None or isinstance(tables, Iterable)):
         raise UsageError(f"tables must be a list of names or patterns, found {tables!r}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """That an option is True or False; raises `UsageError`."""
+    if not isinstance(value, bool | np.bool_):
+        raise UsageError(f"{name} is True or False, found {value!r}")
 
 
 def _check_quantize(quantize: Any) -> None:

@@ -20,6 +20,7 @@ from cnrfmt.encodings import Encoded, encoder
 from cnrfmt.encodings.rowwise_encoder import RowwiseEncoder
 from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import RawLayout
+from cnrfmt.format.schema import WEIGHT
 from cnrfmt.inputs import Picked
 from cnrfmt.live_rows import LiveRows, Stored
 from cnrfmt.segment_writer import chunk_rows
@@ -118,6 +119,19 @@ class Snapshot:
         for table, one in self._sliced:
             found.setdefault(table, []).append(one.unsent)
         return {table: np.concatenate(ids) for table, ids in found.items()}
+
+    def mean_errors(self) -> dict[str, float]:
+        """Of tables on a grid the mean relative errors of weights that stand alone; once all is written.
+
+        They are those of samples, which are measured in any case.
+        """
+        found: dict[str, tuple[int, float]] = {}
+        for table, one in self._sliced:
+            for piece in one.pieces:
+                count, total, _ = piece.absolute.errors.get(WEIGHT, (0, 0.0, 0.0))
+                before = found.get(table, (0, 0.0))
+                found[table] = before[0] + count, before[1] + total
+        return {table: total / count for table, (count, total) in found.items() if count}
 
     def _taken(self, write: TableWrite, jobs: list[Job]) -> TableWrite:
         """The same with rows in the order of their ids, and with sources that wait for what is encoded."""

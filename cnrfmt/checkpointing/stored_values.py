@@ -6,7 +6,8 @@ back from the container; either way within a bound that the caller states, and e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -202,14 +203,15 @@ class FromContainer:
     ) -> None:
         """As `StoredValues.update`."""
         self.close()
-        opened = reader.open(
-            self._path,
-            version=ck.version,
-            digest=ck.digest,
-            threads=self._threads,
-            max_bytes=self._limit,
-            fs=self._fs,
-        )
+        with _bounded():
+            opened = reader.open(
+                self._path,
+                version=ck.version,
+                digest=ck.digest,
+                threads=self._threads,
+                max_bytes=self._limit,
+                fs=self._fs,
+            )
         try:
             view = opened.view if baseline is None else opened.view.at(baseline)
             tables = {schema.name: Table(view, schema) for schema in view.manifest.tables}
@@ -239,13 +241,15 @@ class FromContainer:
         grid = grids_of(self._plans[table]).get(column)
         if grid is None:
             return np.zeros((len(ids), elements[1] - elements[0]), np.int32), np.zeros(len(ids), np.bool_)
-        integers, known = found.read_integers(ids, column, grid, elements)
+        with _bounded():
+            integers, known = found.read_integers(ids, column, grid, elements)
         return np.ascontiguousarray(integers), known
 
     def read(self, table: str, ids: Any, column: str = WEIGHT) -> Array:
         """As `StoredValues.read`."""
         found = _named(self._tables, table, self._ck is not None)
-        rows: Array = found.read(as_ids(ids, f"table {table!r}: row ids"), column=column)
+        with _bounded():
+            rows: Array = found.read(as_ids(ids, f"table {table!r}: row ids"), column=column)
         return rows
 
     def close(self) -> None:
@@ -293,4 +297,13 @@ def _checked(max_bytes: Any) -> int:
 
 def _check_limit(limit: int, nbytes: int, what: str) -> None:
     if nbytes > limit:
-        raise TooLargeError(what, nbytes, limit)
+        raise TooLargeError(what, nbytes, limit, "stored_bytes")
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """What a reader's `max_bytes` doesn't allow within, the `stored_bytes` don't that a manager was given."""
+    try:
+        yield
+    except TooLargeError as error:
+        raise TooLargeError(error.what, error.asked, error.limit, "stored_bytes") from None

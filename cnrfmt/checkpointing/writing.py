@@ -29,6 +29,9 @@ from cnrfmt.plan import Plan
 from cnrfmt.run_record import CheckpointRecord, RunRecord, by_words, metadata_with, record_of
 from cnrfmt.storage.fs import Fs
 
+_LOST = 0.99
+"""A mean relative error beyond which rows are taken for lost: a row that reads as zeros has one of 1."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -68,6 +71,16 @@ class Work:
     def unsent(self) -> dict[str, Ids]:
         """The rows of these that weren't written, by table: they are stored as they are. Known once all is written."""
         return self.snapshot.unsent()
+
+    @property
+    def lost_in_steps(self) -> dict[str, float]:
+        """Tables of a baseline whose steps are so long that rows read as zeros, with their mean relative errors.
+
+        Rows that are zero have no error, so that a table of nothing else isn't among them. Known once all is written.
+        """
+        if self.kind != "baseline":
+            return {}
+        return {table: error for table, error in self.snapshot.mean_errors().items() if error > _LOST}
 
     @property
     def rows_written(self) -> int:

@@ -79,9 +79,13 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _write(target: str, found: dict[str, Any]) -> None:
+    from cnrfmt.integrations.scheme import NO_TABLES
+
     counts = f"{output.plural(len(found['tables']), 'table')}, {output.plural(len(found['dense']), 'dense entry')}"
     counts = counts.replace("dense entrys", "dense entries")
     version = f", version {found['version']}" if found["target_format"] == "cnr" else ""
     output.write(f"{output.clean(target)}{version}: {counts}, {output.size(found['bytes'])} of arrays")
+    if found["target_format"] == "cnr" and not found["tables"]:
+        output.write(f"  {NO_TABLES}")
     for words in found["skipped"]:
         output.write(f"  left out: {output.clean(words)}")

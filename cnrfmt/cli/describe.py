@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -61,9 +62,9 @@ def parameter_words(scheme: Json) -> str:
 def table(ck: Checkpoint, found: Table) -> Json:
     """A table: kind, shape, and how each column is stored over the chain."""
     entries = [
-        (segment.toc, entry)
-        for segment in ck.view.segments.values()
-        if (entry := segment.toc.by_table.get(found.schema.table_id)) is not None
+        (step, segment.toc, entry)
+        for step, says in enumerate(ck.view.steps_of(found.schema.table_id))
+        for segment, entry in says
     ]
     return {
         "name": found.name,
@@ -75,7 +76,7 @@ def table(ck: Checkpoint, found: Table) -> Json:
     }
 
 
-def _column(column: ColumnSchema, found: Table, entries: list[tuple[Toc, TableEntry]]) -> Json:
+def _column(column: ColumnSchema, found: Table, entries: list[tuple[int, Toc, TableEntry]]) -> Json:
     stored = _stored(entries, column.name)
     return {
         "name": column.name,
@@ -89,8 +90,9 @@ def _column(column: ColumnSchema, found: Table, entries: list[tuple[Toc, TableEn
 
 
 class _Member(NamedTuple):
-    """A part among those that are stored alike."""
+    """A part among those that are stored alike, and the number of its step in the chain."""
 
+    step: int
     toc: Toc
     entry: TableEntry
     part: Part
@@ -108,23 +110,23 @@ class _Member(NamedTuple):
         return sum(self.toc.sections[section][1] for section in sections if section is not None)
 
 
-def _stored(entries: list[tuple[Toc, TableEntry]], column: str) -> list[Json]:
+def _stored(entries: list[tuple[int, Toc, TableEntry]], column: str) -> list[Json]:
     """How the parts of a column are stored: those that are stored alike, taken together.
 
-    `rows` counts a row for each segment that writes it; `exact_rows` are those of them that stand in exception parts.
-    `bits_per_value` is what a value takes, exceptions and row indexes aside. Errors are relative l2 errors of the other
-    rows: their mean, and the greatest.
+    `rows` counts a row for each step of the chain that writes it, once if its elements are divided; `exact_rows` are
+    those of them that stand in exception parts. `bits_per_value` is what a value takes, exceptions and row indexes
+    aside. Errors are relative l2 errors of the other rows: their mean, and the greatest.
     """
     groups: dict[str, Json] = {}
     members: dict[str, list[_Member]] = {}
-    for toc, entry in entries:
+    for step, toc, entry in entries:
         exact = {p.exceptions_of: entry.row_sets[p.rows].count for p in entry.parts if p.exceptions_of is not None}
         for number, part in enumerate(entry.parts):
             if part.column == column and part.exceptions_of is None:
                 group = _group_of(part)
                 key = json.dumps(group)
                 groups[key] = group
-                members.setdefault(key, []).append(_Member(toc, entry, part, exact.get(number, 0)))
+                members.setdefault(key, []).append(_Member(step, toc, entry, part, exact.get(number, 0)))
     return [group | _totals(members[key]) for key, group in groups.items()]
 
 
@@ -137,17 +139,24 @@ def _group_of(part: Part) -> Json:
 
 
 def _totals(members: list[_Member]) -> Json:
-    # Parts that divide the elements of a row among them hold it together.
-    rows = {(id(m.entry), m.part.rows): m.rows for m in members}
     held = [m.rows - m.exact for m in members]
     total = sum(n * m.part.errors.mean for n, m in zip(held, members, strict=True))
     return {
-        "rows": sum(rows.values()),
-        "exact_rows": sum(m.exact for m in members),
+        "rows": _rows((m, m.rows) for m in members),
+        "exact_rows": _rows((m, m.exact) for m in members),
         "bits_per_value": 8 * sum(m.nbytes for m in members) / sum(m.rows * m.part.width for m in members),
         "mean_error": total / max(1, sum(held)),
         "max_error": max(m.part.errors.worst for m in members),
     }
+
+
+def _rows(counts: Iterable[tuple[_Member, int]]) -> int:
+    """The sum over all steps. Parts that divide the elements of a row among them hold it together."""
+    found: dict[int, dict[tuple[int, int], int]] = {}
+    for member, count in counts:
+        by_elements = found.setdefault(member.step, {})
+        by_elements[member.part.elements] = by_elements.get(member.part.elements, 0) + count
+    return sum(max(by_elements.values()) for by_elements in found.values())
 
 
 def dense_entry(ck: Checkpoint, entry: DenseEntry) -> Json:

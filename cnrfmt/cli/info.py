@@ -170,7 +170,7 @@ def write_errors(tables: list[dict[str, Any]]) -> None:
     _heading("quantised columns")
     header = ["COLUMN", "STORED AS", "ROWS", "EXACT", "BITS", "MEAN ERROR", "MAX ERROR"]
     output.write_table(header, rows, right=set(header[2:]), indent=2)
-    output.write("  ROWS as all segments of the chain wrote them, EXACT those of them stored as they were given;")
+    output.write("  ROWS once for each step of the chain that wrote them, EXACT those of them stored as given;")
     output.write("  BITS that a value takes, with all that goes with the codes but row indexes;")
     output.write("  relative l2 errors of the others: the norm of what changed in a row, over the row's norm")
 

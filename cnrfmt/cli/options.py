@@ -18,6 +18,8 @@ else:
 
 _OPTION_OF = {
     "force=True": "--force",
+    "leave quantize out": "leave --quantize out",
+    "leave tables out": "leave --tables out",
     "source_format=": "--from",
     "target_format=": "--to",
     "quantize={name: None, ...}": "--quantize NAME=raw",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,18 +12,22 @@ from typing import TYPE_CHECKING, Any
 import cnrfmt
 from cnrfmt.cli import exits, output, quantization
 from cnrfmt.cli.options import Verbs, add_threads, add_verb
-from cnrfmt.encodings.grid import Grid, c_for
+from cnrfmt.encodings.grid import Grid
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import UsageError
 
 if TYPE_CHECKING:
     from cnrfmt.checkpointing.costs.estimates import TableShape
-    from cnrfmt.checkpointing.costs.planning import CheckpointPlan
+    from cnrfmt.checkpointing.costs.planning import CheckpointPlan, PlannedMerge
     from cnrfmt.checkpointing.costs.rates import Rates
     from cnrfmt.checkpointing.costs.traffic import Traffic
 
 _TABLE = re.compile(r"(.+?):([\d_]+)x(\d+)((?::[^:]+)*)")
 _RATES = ("encode", "gather", "write")
+_SMALL = (
+    "the tables are so small that what was measured, and a stall, is mostly what a save of any size takes: starting "
+    "threads, for one; rows of larger tables are encoded and gathered faster"
+)
 _MOST_SHOWN = 24
 """Checkpoints that are shown one by one."""
 
@@ -102,6 +105,7 @@ def add(verbs: Verbs) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from cnrfmt.checkpointing.costs.planning import plan_checkpoints
+    from cnrfmt.checkpointing.settings import MERGE_SHARE, MOST_SEGMENTS
 
     tables, dense = _tables(args)
     traffic = _traffic(args)
@@ -110,19 +114,22 @@ def _run(args: argparse.Namespace) -> int:
     if args.encoding == "grid":
         quantize = _grid(args)
     rates, measured = _rates(args, tables, bits, quantize)
+    policy = args.policy or ("consecutive" if args.encoding == "grid" else "intermittent")
     plan = plan_checkpoints(
         tables,
         traffic,
-        policy=args.policy or ("consecutive" if args.encoding == "grid" else "intermittent"),
+        policy=policy,
         bits=bits,
         quantize=quantize,
         dense_bytes=dense if args.dense_bytes is None else args.dense_bytes,
         intervals=args.intervals,
         interval_seconds=60 * args.minutes,
         keep=args.keep,
+        merge_share=MERGE_SHARE if _grids(quantize) and policy == "consecutive" else None,
+        most_segments=MOST_SEGMENTS,
         rates=rates,
     )
-    assumed = _assumed(args, traffic, why, quantize, rates, measured)
+    assumed = _assumed(args, tables, traffic, why, quantize, rates, measured)
     if args.json:
         output.write_json(_facts(plan, rates, measured, assumed))
     else:
@@ -217,7 +224,7 @@ def _grid(args: argparse.Namespace) -> Grid:
     if args.bits is not None or args.quantize is not None:
         raise UsageError("--bits and --quantize are for rows; --encoding grid goes without, or say --quantize grid:...")
     expected = _expected(args)
-    return Grid(learning_rate=1.0, c=c_for(math.inf if expected is None else expected))
+    return Grid(learning_rate=1.0, restores=1_000_000 if expected is None else expected)
 
 
 def _rates(
@@ -247,29 +254,41 @@ def _rates(
 
 
 def _assumed(
-    args: argparse.Namespace, traffic: Traffic, why: str, quantize: Choices, rates: Rates, measured: Sequence[str]
+    args: argparse.Namespace,
+    tables: list[TableShape],
+    traffic: Traffic,
+    why: str,
+    quantize: Choices,
+    rates: Rates,
+    measured: Sequence[str],
 ) -> list[str]:
     from cnrfmt.checkpointing.costs import typical
+    from cnrfmt.checkpointing.costs.rates import is_small, largest
 
     speeds = ", ".join(
         f"{key} {value / 1e6:,.0f} MB/s ({'measured just now' if key in measured else 'given'})"
         for key, value in vars(rates).items()
     )
     bits = f"bits: {_bits(args)[0]}{why}" if _bits(args)[0] != 32 else "bits: raw, but for what --quantize names"
-    choices = quantize.values() if isinstance(quantize, Mapping) else [quantize]
-    grids = [choice for choice in choices if isinstance(choice, Grid) and choice.learning_rate is not None]
     if args.encoding == "grid":
         bits = f"on a grid, in steps{why or ' for any number of restores'}"
     return [
         traffic.words(),
         f"{bits}; {output.plural(args.keep, 'version')} kept readable, in a directory",
-        *dict.fromkeys(typical.words(grid.size / (grid.learning_rate or 1)) for grid in grids),
+        *dict.fromkeys(typical.words(grid.counted.coarseness / (grid.learning_rate or 1)) for grid in _grids(quantize)),
         "changed rows lie scattered over their table, and keys over all of int64: row ids in order take less",
         f"rates of all threads on this machine: {speeds}",
+        *([_SMALL] if {"encode", "gather"} & set(measured) and is_small(largest(tables)) else []),
         "encode and gather: bytes in memory of rows that are encoded, one behind the other and from all over; a save "
         "stalls training until its rows are encoded, and is durable when they are written, too",
-        "left out: rows that no encoding holds, merges, and what the file system adds",
+        "left out: rows that no encoding holds, reading and adding up what is merged, and what the file system adds",
     ]
+
+
+def _grids(quantize: Choices) -> list[Grid]:
+    """The grids that tables may be on."""
+    choices = quantize.values() if isinstance(quantize, Mapping) else [quantize]
+    return [choice for choice in choices if isinstance(choice, Grid) and choice.learning_rate is not None]
 
 
 def _facts(plan: CheckpointPlan, rates: Rates, measured: Sequence[str], assumed: list[str]) -> dict[str, Any]:
@@ -291,6 +310,7 @@ def _facts(plan: CheckpointPlan, rates: Rates, measured: Sequence[str], assumed:
                 "chain": c.chain,
                 "stall_seconds": c.stall_seconds,
                 "write_seconds": c.write_seconds,
+                "merge": None if c.merge is None else _merge_facts(c.merge),
             }
             for c, held, read in zip(plan.checkpoints, costs.held, costs.read, strict=True)
         ],
@@ -303,6 +323,11 @@ def _facts(plan: CheckpointPlan, rates: Rates, measured: Sequence[str], assumed:
         "stall_share": plan.stall_share,
         "late": plan.late,
     }
+
+
+def _merge_facts(merge: PlannedMerge) -> dict[str, Any]:
+    facts = {"rows": merge.rows, "bytes": merge.nbytes, "bytes_by_part": merge.sizes}
+    return {**facts, "write_seconds": merge.write_seconds}
 
 
 def _write(plan: CheckpointPlan, assumed: list[str]) -> None:
@@ -327,8 +352,14 @@ def _write_costs(plan: CheckpointPlan) -> None:
     rows = []
     checkpoints = list(zip(plan.checkpoints, plan.costs.held, plan.costs.read, strict=True))
     for number, (c, held, read) in enumerate(checkpoints[:_MOST_SHOWN]):
-        sizes = [output.size(n) for n in (c.nbytes, held, read)]
-        rows.append([number, c.kind, f"{c.rows:,}", *sizes, _seconds(c.stall_seconds), _seconds(c.write_seconds)])
+        after = [output.size(held), output.size(read)]
+        own = [number, c.kind, f"{c.rows:,}", output.size(c.nbytes)]
+        rows.append(
+            [*own, *(after if c.merge is None else ["", ""]), _seconds(c.stall_seconds), _seconds(c.write_seconds)]
+        )
+        if (merge := c.merge) is not None:
+            size = output.size(merge.nbytes)
+            rows.append(["", "merge", f"{merge.rows:,}", size, *after, "", _seconds(merge.write_seconds)])
     header = ["", "KIND", "ROWS", "WRITTEN", "KEPT", "RESTORE", "STALL", "WRITE"]
     output.write_table(header, rows, right=set(header) - {"KIND"}, indent=2)
 
@@ -337,8 +368,10 @@ def _write_parts(plan: CheckpointPlan) -> None:
     """What the bytes of each checkpoint are."""
     rows = []
     for number, c in enumerate(plan.checkpoints[:_MOST_SHOWN]):
-        named = [c.sizes["weights"], c.sizes["optimizer"], c.sizes["ids"]]
-        rows.append([number, *(output.size(n) for n in (*named, c.nbytes - sum(named), c.nbytes))])
+        for name, one in ((number, c), ("merge", c.merge)):
+            if one is not None:
+                named = [one.sizes["weights"], one.sizes["optimizer"], one.sizes["ids"]]
+                rows.append([name, *(output.size(n) for n in (*named, one.nbytes - sum(named), one.nbytes))])
     header = ["", "WEIGHTS", "OPTIMIZER", "IDS", "REST", "ALL"]
     output.write_table(header, rows, right=header, indent=2)
 
@@ -350,6 +383,7 @@ def _summary(plan: CheckpointPlan) -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = [
         ("one full checkpoint", f"{output.size(plain)} as plain arrays, {output.size(costs.written[0])} as stored"),
         ("written on average", f"{output.size(average)} a checkpoint, {fewer} than plain arrays"),
+        *_merged(plan),
         ("bandwidth", f"{output.size(round(plan.bandwidth))}/s on average"),
         ("storage", f"{output.size(round(costs.average_held))} on average, {output.size(costs.peak_held)} at most"),
         ("", f"{output.size(costs.peak)} at most while a checkpoint is written"),
@@ -360,6 +394,12 @@ def _summary(plan: CheckpointPlan) -> list[tuple[str, object]]:
         late = output.plural(plan.late, "checkpoint")
         found.append(("too slow", f"{late} of {len(plan.checkpoints)} can't be written before the next one is due"))
     return found
+
+
+def _merged(plan: CheckpointPlan) -> list[tuple[str, object]]:
+    merges = [c.merge.nbytes for c in plan.checkpoints if c.merge is not None]
+    share = sum(merges) / max(1, sum(plan.costs.written))
+    return [("", f"{share:.0%} of it by {output.plural(len(merges), 'merge')} of the chain")] if merges else []
 
 
 def _seconds(value: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import cnrfmt
 from cnrfmt import sizes
 from cnrfmt.checkpointing.events import Listener
-from cnrfmt.demo.model import SETTINGS
+from cnrfmt.demo.model import KEYED, SETTINGS
 from cnrfmt.format.schema import WEIGHT
 from cnrfmt.format.toc import TableEntry
 
@@ -25,9 +25,9 @@ PARTS = ("rows", "ids", "optimizer", "dense", "metadata")
 class Store:
     """A single file, and how the trainer's checkpoints are written to it.
 
-    Without `bits`, weights are integers on a grid whose steps follow from the learning rate. With `bits`, each row has
-    so many per element, 32 for raw float32; up to 4, scale and bias come from the greedy search of Check-N-Run.
-    Accumulators are 12-bit logarithmic codes unless rows are raw. `policy` is the name of a manager's.
+    Without `bits`, weights are integers on a grid whose steps follow from the learning rate, but for the pairs. With
+    `bits`, each row has so many per element, 32 for raw float32; up to 4, scale and bias come from the greedy search of
+    Check-N-Run. Accumulators are 12-bit logarithmic codes unless rows are raw. `policy` is the name of a manager's.
     """
 
     path: Path
@@ -39,7 +39,10 @@ class Store:
         """A manager of the file; raises `UsageError` for settings that there aren't."""
         options: dict[str, Any] = {"bits": self.bits}
         if self.bits is None:
-            options = {"encoding": "grid", "learning_rate": float(SETTINGS.rate), "expected_restores": RESTORES}
+            # The elements of a pair's row begin alike and move alike. On a grid they would all be off by the same; two
+            # bits between the least and the greatest of them are nearly exact.
+            options = {"encoding": {KEYED: cnrfmt.Quantize(bits=2)}}
+            options |= {"learning_rate": float(SETTINGS.rate), "expected_restores": RESTORES}
         if self.threads is not None:
             options |= {"threads": self.threads, "save_threads": self.threads}
         return cnrfmt.CheckpointManager(self.path, policy=self.policy, on_event=on_event, **options)

@@ -1,17 +1,18 @@
 """The grid encoding: integers in steps that follow how far the optimizer still moves each row.
 
 A row that is touched often has taken many steps, and an adaptive optimizer moves it less and less: it is stored in fine
-steps, a rare one in coarse ones. The rule is step = 2^round(log2(size x sqrt(reference / activity))), the square root
-between 1/16 and 1, and `size` a number of learning rates. `activity` is the number of checkpoints that a row was in,
-where somebody counts them, and `reference` 1; or it is the row's second moment of gradients (an Adagrad accumulator,
-Adam's second moment) or its count of updates, and `reference` the median activity of the rows that were touched at all.
+steps, a rare one in coarse ones. The rule is step = 2^round(log2(size x ratio)), the ratio between 1/16 and 1, and
+`size` a number of learning rates. Where somebody counts the checkpoints that a row was in, the ratio is `reference`
+over that number. Else it is sqrt(reference / activity): `activity` is the row's second moment of gradients (an Adagrad
+accumulator, Adam's second moment) or its count of updates, and `reference` the median of the rows that were touched.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -43,9 +44,10 @@ ACTIVITIES = (
 """Columns that tell of a row's activity, as trainers name them: Adagrad's, row-wise or not, Adam's, counts."""
 CHECKPOINTS = "cnrfmt.checkpoints"
 """The column in which a checkpoint manager counts the checkpoints that a row was in, the baseline among them."""
-BY_RESTORES = ((3, 2.0), (10, 1.0))
-"""Up to how many restores how many learning rates a step may be; a half for more."""
-_FINEST = 0.5
+BY_RESTORES = ((3, 2.0), (10, 1.0), (math.inf, 0.5))
+"""Up to how many restores how many learning rates a step may be, of a row of median activity."""
+COUNTED_BY_RESTORES = ((3, 3.0, 2.0), (10, 3.0, 1.0), (math.inf, 1.25, 1.0))
+"""The same of a row in its first checkpoint where checkpoints are counted, and up to how many it stays so."""
 _FINER = 4
 """Steps of rows that are more active than the reference are finer by so many octaves at the most; none are coarser.
 
@@ -78,10 +80,12 @@ class Grid:
     learning_rate
         The optimizer's. Its unit is that of the weights: a step of Adagrad or Adam moves a weight by about so much.
     restores
-        How many restores are expected in the run: a row of reference activity is stored in steps of 2 learning rates
-        for up to 3, of 1 for up to 10, of a half for more.
+        How many restores are expected in the run. Where checkpoints are counted, the n-th one that a row is in stores
+        it in steps of 6 / n learning rates for up to 3 restores, of 3 / n for up to 10, of 1.25 / n for more, and of 3
+        at the most. Elsewhere a row of median activity is stored in steps of 2, 1 or a half.
     c
-        The steps in learning rates, instead of `restores`.
+        The steps in learning rates, of a row in its first checkpoint or of one of median activity, instead of
+        `restores`.
     step
         The steps themselves, instead of all three.
     by
@@ -115,15 +119,15 @@ class Grid:
             if isinstance(value, np.integer | np.floating):
                 value = value.item()
                 object.__setattr__(self, name, value)
-            least = 0 if name == "restores" else math.ulp(0.0)
+            least, largest = 0 if name == "restores" else math.ulp(0.0), sys.float_info.max
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (number and least <= value < math.inf):
+            if value is not None and not (number and least <= value <= largest):
                 bound = "from" if least == 0 else "above"
                 raise UsageError(f"Grid: {name} must be a number {bound} 0, found {value!r}")
         for name, legal in (("payload", get_args(Payload)), ("one_valued", get_args(LogCodes))):
             if (value := getattr(self, name)) not in legal:
                 raise UsageError(f"Grid: {name} is one of {', '.join(map(repr, legal))}; found {value!r}")
-        if self.by is not None and not isinstance(self.by, str):
+        if self.by is not None and (not isinstance(self.by, str) or not self.by):
             raise UsageError(f"Grid: by is the name of a column, 'auto' or None, found {self.by!r}")
         if self.step is not None:
             if (self.learning_rate, self.restores, self.c) != (None, None, None):
@@ -132,19 +136,47 @@ class Grid:
             raise UsageError(
                 "Grid: give learning_rate with restores (how many are expected in the run) or with c, or give step"
             )
+        floor_of(self.size, is_finer=False, place="Grid")
 
     @property
     def size(self) -> float:
-        """The step of a row of reference activity, before it is made a power of two."""
+        """The longest step, of a row of reference activity, before it is made a power of two."""
         if self.step is not None:
             return float(self.step)
         assert self.learning_rate is not None
-        return float(self.learning_rate) * (self.c if self.c is not None else c_for(self.restores or 0))
+        if self.c is not None:
+            return float(self.learning_rate) * self.c
+        found = BY_RESTORES if self.by != CHECKPOINTS else COUNTED_BY_RESTORES
+        return float(self.learning_rate) * next(one[1] for one in found if (self.restores or 0) <= one[0])
+
+    @property
+    def reference(self) -> float:
+        """Up to how many checkpoints a row has the longest steps, where they are counted."""
+        if self.restores is None:
+            return 1.0
+        return next(reference for most, _, reference in COUNTED_BY_RESTORES if self.restores <= most)
+
+    @property
+    def counted(self) -> Grid:
+        """The same where checkpoints are counted, unless a column is to be gone by."""
+        return replace(self, by=CHECKPOINTS) if self.by == "auto" else self
+
+    @property
+    def coarseness(self) -> float:
+        """What steps of rows in many checkpoints are in proportion to."""
+        return self.size * (self.reference if self.by == CHECKPOINTS else 1.0)
 
 
-def c_for(restores: float) -> float:
-    """The step in learning rates for so many restores in a run."""
-    return next((c for most, c in BY_RESTORES if restores <= most), _FINEST)
+def floor_of(size: float, *, is_finer: bool, place: str) -> int:
+    """The exponent of the shortest steps, where the reference's are of this size; `is_finer` tells of shorter ones.
+
+    Raises `UsageError`, which begins with `place`, for steps that no float32 weights could have.
+    """
+    nearest = _exponent(size) if 2.0**MIN_FLOOR <= size <= 2.0**MAX_FLOOR else MIN_FLOOR - 1
+    floor = nearest - _FINER if is_finer else nearest
+    if floor < MIN_FLOOR or nearest > MAX_FLOOR:
+        raise UsageError(f"{place}: a step of {size:g} is none that float32 weights could have")
+    return floor
 
 
 class Source(Protocol):
@@ -191,16 +223,24 @@ class GridPlan:
 
         `activity` is (count,) or (count, dim); rows of which it isn't a number are as the reference is.
         """
-        step = self.step
-        if activity is None or step.reference is None:
+        step, reference = self.step, self.step.reference
+        if activity is None or reference is None:
             return np.full(count, _exponent(step.size) - self.floor, np.uint8)
         from cnrfmt.kernels import exponents as kernel
 
         active = np.asarray(activity)
         active = active.mean(axis=1, dtype=np.float64) if active.ndim == 2 else active.astype(np.float64)
+        if is_counted(self):
+            # The kernel takes the square root of their ratio.
+            active, reference = np.square(active), reference**2
         found = np.empty(count, np.uint8)
-        kernel.by_activity(active, step.size, step.reference, 4.0**-_FINER, self.floor, found)
+        kernel.by_activity(active, step.size, reference, 4.0**-_FINER, self.floor, found)
         return found
+
+
+def coarseness_of(plan: GridPlan) -> float:
+    """As `Grid.coarseness`."""
+    return plan.step.size * ((plan.step.reference or 1.0) if is_counted(plan) else 1.0)
 
 
 def is_counted(grid: object) -> bool:
@@ -291,11 +331,8 @@ def plan_of(grid: Grid, summaries: Sequence[GridSummary]) -> GridPlan:
     """
     table, by = summaries[0].table, activity_column(grid.by, summaries)
     counts = [] if by is None else [one.activities.get(by) for one in summaries]
-    reference = 1.0 if by == CHECKPOINTS else median_activity([one for one in counts if one is not None])
-    nearest = _exponent(grid.size) if 2.0**MIN_FLOOR <= grid.size <= 2.0**MAX_FLOOR else MIN_FLOOR - 1
-    floor = nearest if reference is None else nearest - _FINER
-    if floor < MIN_FLOOR or nearest > MAX_FLOOR:
-        raise UsageError(f"table {table!r}: a step of {grid.size:g} is none that float32 weights could have")
+    reference = grid.reference if by == CHECKPOINTS else median_activity([one for one in counts if one is not None])
+    floor = floor_of(grid.size, is_finer=reference is not None, place=f"table {table!r}")
     ranges: dict[str, list[tuple[int, int]]] = {}
     for one in summaries:
         for name, found in one.logs.items():

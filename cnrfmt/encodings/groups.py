@@ -63,6 +63,14 @@ class Directory:
         kernel.group_bounds(self.words, self.groups, self.payload_bytes, first, found)
         return found
 
+    def bounds_of(self, numbers: Ids) -> tuple[Ids, Ids]:
+        """Where each of these groups begins and ends in the payload."""
+        from cnrfmt.kernels import integers as kernel
+
+        starts, stops = np.empty_like(numbers), np.empty_like(numbers)
+        kernel.bounds_of_groups(self.words, self.groups, self.payload_bytes, numbers, starts, stops)
+        return starts, stops
+
 
 def parse(data: Bytes, groups: int, payload_bytes: int, place: str) -> Directory:
     """Checks the directory of at least one group, which is as long as `directory_bytes` says, of a payload of so many.

@@ -6,7 +6,7 @@ span, in as many threads as there are. Decoding checks every rule for the bytes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings.groups import Directory, directory_bytes, group_count, parse
-from cnrfmt.encodings.rans import RansModels
+from cnrfmt.encodings.rans import RansModels, RunningSums
 from cnrfmt.errors import DamagedError
 from cnrfmt.format.encoding import GridLayout, IntegerLayout, LogLayout
 
 Integers = npt.NDArray[np.int32]
-Fetch = Callable[[int, int], tuple[Bytes, int]]
-"""Gives bytes of a section, by their beginning and number: an array, and where in it they begin."""
+Fetch = Callable[[Ids, Ids], tuple[Bytes, Ids]]
+"""Gives ranges of a section's bytes, by their beginnings, which ascend, and lengths: an array, and offsets in it."""
 
 _GRID_BITS = 24
 """Integers on a grid are below 2^24 in magnitude; differences of them below 2^25."""
@@ -33,10 +33,8 @@ _MODEL = 4 * 4096
 """Bytes of memory that the model of a class takes."""
 _LEAST_GROUP = 32
 """The least bytes of a rans group: its states."""
-_NEAR = 4096
-"""Rows with no more bytes than this between them are fetched together."""
-_MOST_VALUES = 1 << 18
-"""Values of neighbouring groups that are decoded in one go, where some of their rows are wanted."""
+_MOST_VALUES, _LEAST_VALUES = 1 << 21, 64
+"""Values whose bytes are fetched in one go, where some of their rows are wanted; as so many a small group counts."""
 
 _WRONG = {
     1: ("grid-codes", "as many bytes as the widths of its rows take", "others"),
@@ -63,6 +61,20 @@ def values(layout: IntegerLayout, rows: Integers, out: Array) -> None:
         kernel.log_values(rows, layout.base, layout.shift, out)
     else:
         kernel.values(rows, layout.floor, out)
+
+
+def make_values(layout: IntegerLayout, rows: Integers) -> int:
+    """Makes integers, C-contiguous (n, width), their values, float32 in their own memory.
+
+    Gives the first row with one that isn't within `bounds`, where it stops; -1 if there is none.
+    """
+    from cnrfmt.kernels import integers as kernel
+
+    if not isinstance(layout, LogLayout):
+        return int(kernel.checked_values(rows, *bounds(layout), layout.floor))
+    if (bad := int(kernel.out_of_range(rows, *bounds(layout)))) < 0:
+        values(layout, rows, rows.view(np.float32))
+    return bad
 
 
 def integer_coder(layout: IntegerLayout, count: int, width: int, place: str) -> IntegerCoder:
@@ -233,30 +245,88 @@ class OpenPart:
             logs.codes_of_rows(data, offsets, positions, layout.bits, out.reshape(-1), targets)
 
     def decode_rows(self, fetch: Fetch, positions: Ids, out: Integers, targets: Ids) -> None:
-        """Decodes the rows at these positions, in any order, into the rows `targets` of `out`.
+        """Decodes the rows at these positions, in any order, into the rows `targets` of `out`, no two of them the same.
 
-        `fetch` is called once for rows and groups that are neighbours. Raises as `decode` does.
+        `fetch` is called for some rows or groups at a time, which ascend; for each once. Raises as `decode` does.
         """
-        order = np.argsort(positions, kind="stable")
-        positions, targets = positions[order], targets[order]
-        if self.directory is None:
-            offsets = self.coder.layout.offsets(positions, self.coder.width)
-            row_bytes = self.coder.layout.row_bytes(self.coder.width)
-            for run in _runs(offsets, row_bytes + _NEAR):
-                start = int(offsets[run.start])
-                first, last = int(positions[run.start]), int(positions[run.stop - 1])
-                data, offset = fetch(*self.span(first, last - first + 1))
-                self.decode_at(data, offsets[run] - start + offset, positions[run], out, targets[run])
+        if self.models is not None:
+            self.add_rows(fetch, positions, RunningSums(out, np.full(len(out), -1, np.int32), 0), targets)
             return
+        code, group = self.coder, self.coder.layout.group
+        positions, targets = _ascending(positions, targets)
+        if group is None:
+            row_bytes = np.full(len(positions), code.layout.row_bytes(code.width))
+            step = max(1, _MOST_VALUES // code.width)
+            for first in range(0, len(positions), step):
+                some = slice(first, first + step)
+                data, offsets = fetch(code.layout.offsets(positions[some], code.width), row_bytes[some])
+                self.decode_at(data, offsets, positions[some], out, targets[some])
+            return
+        for data, (numbers, starts, _), some in self._fetched(fetch, positions):
+            rows = positions[some]
+            edges = np.searchsorted(rows, np.append(numbers, numbers[-1] + 1) * group)
+            firsts = (numbers * group).tolist()
+            for first, start, a, b in zip(firsts, starts.tolist(), edges[:-1], edges[1:], strict=True):
+                block = np.empty((min(group, code.count - first), code.width), np.int32)
+                self.decode(data, start, first, block)
+                out[targets[some][a:b]] = block[rows[a:b] - first]
+
+    def add_rows(self, fetch: Fetch, positions: Ids, sums: RunningSums, targets: Ids, element: int = 0) -> int:
+        """Adds the rows at these positions, in any order, to the rows `targets` of sums, no two of them the same.
+
+        For the payload `rans` alone, whose groups are decoded and added in one go.
+
+        Parameters
+        ----------
+        fetch
+            As `decode_rows` has it.
+        element
+            The first element that counts, of as many as the sums have.
+
+        Returns
+        -------
+        The target of a row that is on another grid, -1 if none is.
+
+        Raises
+        ------
+        DamagedError
+            As `decode` raises it.
+        """
+        code = self.coder
+        assert code.layout.group is not None
+        assert self.models is not None
+        positions, targets = _ascending(positions, targets)
+        for data, groups, some in self._fetched(fetch, positions):
+            unlike = self.models.add_rows(
+                data, groups, code.layout.group, code.count, code.width, self._most_bits, positions[some], sums,
+                targets[some], element, code.place,
+            )  # fmt: skip
+            if unlike >= 0:
+                return unlike
+        return -1
+
+    def _fetched(self, fetch: Fetch, positions: Ids) -> Iterator[tuple[Bytes, tuple[Ids, Ids, Ids], slice]]:
+        """The groups of rows at ascending positions, some at a time: bytes, and which of the positions they hold.
+
+        Of the groups the numbers, and where in the bytes each begins and ends.
+        """
+        from cnrfmt.kernels import integers as kernel
+
         group = self.coder.layout.group
         assert group is not None
-        most = max(1, _MOST_VALUES // (self.coder.width * group))
-        for run in _runs(positions // group, 1, most):
-            first, last = int(positions[run.start]), int(positions[run.stop - 1])
-            data, offset = fetch(*self.span(first, last - first + 1))
-            rows = np.empty((last - first + 1, self.coder.width), np.int32)
-            self.decode(data, offset, first, rows)
-            out[targets[run]] = rows[positions[run] - first]
+        assert self.directory is not None
+        numbers = np.empty(len(positions), np.int64)
+        numbers = numbers[: kernel.groups_of(positions, group, numbers)]
+        step, done = max(1, _MOST_VALUES // max(self.coder.width * group, _LEAST_VALUES)), 0
+        for first in range(0, len(numbers), step):
+            some = numbers[first : first + step]
+            begins, ends = self.directory.bounds_of(some)
+            data, starts = fetch(begins + self.payload, ends - begins)
+            stop = len(positions)
+            if first + step < len(numbers):
+                stop = int(np.searchsorted(positions, numbers[first + step] * group))
+            yield data, (some, starts, starts + (ends - begins)), slice(done, stop)
+            done = stop
 
     @property
     def _most_bits(self) -> int:
@@ -312,16 +382,9 @@ class OpenPart:
             self._check(5 if data[last] >> 4 else 0, count - 1, position)
 
 
-def _runs(ascending: Ids, gap: int, most: int | None = None) -> list[slice]:
-    """Cuts where neighbours are more than `gap` apart, and, if given, where a run would span more than `most`."""
-    if not len(ascending):
-        return []
-    cut = np.flatnonzero(np.diff(ascending) > gap) + 1
-    found = []
-    for start, stop in zip([0, *cut.tolist()], [*cut.tolist(), len(ascending)], strict=True):
-        while most is not None and ascending[stop - 1] - ascending[start] >= most:
-            middle = start + int(np.searchsorted(ascending[start:stop], ascending[start] + most))
-            found.append(slice(start, middle))
-            start = middle
-        found.append(slice(start, stop))
-    return found
+def _ascending(positions: Ids, targets: Ids) -> tuple[Ids, Ids]:
+    """Both in the order of the positions."""
+    if len(positions) < 2 or not (positions[1:] < positions[:-1]).any():
+        return positions, targets
+    order = np.argsort(positions, kind="stable")
+    return positions[order], targets[order]

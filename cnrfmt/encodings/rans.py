@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, Protocol
 
@@ -31,6 +32,11 @@ _WRONG = {
     5: ("zero bits beyond its extra bits", "others"),
 }
 _PADDING = 5
+_AT_ONCE = 8
+"""Groups that are decoded at once."""
+_LEAST_VALUES, _MOST_KEPT = 1 << 16, 1 << 19
+"""Values that each thread keeps memory for: those of eight groups as they mostly are, and the most of eight groups."""
+_LOCAL = threading.local()
 
 
 class CodeSource(Protocol):
@@ -38,6 +44,17 @@ class CodeSource(Protocol):
 
     def codes(self, first: int, stop: int, out: npt.NDArray[np.int32], exponents: Bytes) -> None:
         """Sets `out` (stop - first, width) to the codes of rows, |c| < 2^25, and `exponents`, one for each row."""
+
+
+class RunningSums(NamedTuple):
+    """Rows that integers are added to."""
+
+    values: npt.NDArray[np.int32]
+    """The sums so far, C-contiguous (rows, width)."""
+    grids: npt.NDArray[np.int32]
+    """Of each row the number of the grid that it is on, -1 where nothing was added yet."""
+    grid: int
+    """The number of the grid of what is added."""
 
 
 class RansPart(NamedTuple):
@@ -140,7 +157,7 @@ class RansModels:
         most_bits: int,
         place: str,
     ) -> None:
-        """Decodes consecutive groups, of which number i is data[bounds[i] : bounds[i + 1]]; nothing else is read.
+        """Decodes consecutive groups, of which number i is data[bounds[i] : bounds[i + 1]]; nothing else matters.
 
         Parameters
         ----------
@@ -158,17 +175,101 @@ class RansModels:
         """
         from cnrfmt.kernels import rans as kernel
 
-        at_once = min(4, len(bounds) - 1)
         wrong, number = kernel.decode_groups(
-            data, bounds, group, self.kinds, self.kind_slots, self.kind_symbols, self.slots, most_bits,
-            np.empty(8, np.int64), np.empty(32, np.int64), np.empty(group, np.uint16),
-            np.empty(at_once * group * out.shape[1], np.uint16), out, exponents,
+            data, bounds[:-1], bounds[1:], group, *self._tables, most_bits,
+            *_Work.of(min(_AT_ONCE, len(bounds) - 1) * group, group, out.shape[1])[:4], out, exponents,
         )  # fmt: skip
         if wrong:
-            expected, found = _WRONG[wrong]
-            where = place if len(bounds) == 2 else f"{place}, byte {bounds[number]}"
-            rule = "code-padding" if wrong == _PADDING else "grid-codes"
-            raise DamagedError(rule, where, expected=f"a group with {expected}", found=found)
+            raise _damaged(wrong, place if len(bounds) == 2 else f"{place}, byte {bounds[number]}")
+
+    def add_rows(
+        self,
+        data: Bytes,
+        groups: tuple[Ids, Ids, Ids],
+        group: int,
+        count: int,
+        width: int,
+        most_bits: int,
+        positions: Ids,
+        sums: RunningSums,
+        targets: Ids,
+        element: int,
+        place: str,
+    ) -> int:
+        """Adds rows of a part of `count` rows of `width` elements to sums.
+
+        Parameters
+        ----------
+        groups
+            The numbers of the groups that hold the rows, ascending, and where each begins and ends in `data`.
+        positions, targets
+            Where the rows are in the part, ascending, and in the sums, where no two are the same.
+        element
+            The first element of the part's that counts, of as many as the sums have.
+
+        Returns
+        -------
+        The target of a row that is on another grid, -1 if none is.
+
+        Raises
+        ------
+        DamagedError
+            As `decode_groups` raises it.
+        """
+        from cnrfmt.kernels import rans_rows as kernel
+
+        numbers, starts, stops = groups
+        rows = min(_AT_ONCE, len(numbers)) * group
+        work = _Work.of(rows, group, width)
+        wrong, at = kernel.add_rows(
+            data, starts, stops, numbers, group, count, *self._tables, most_bits, *work[:4], *work.block(rows, width),
+            positions, targets, element, sums.values, sums.grids, sums.grid,
+        )  # fmt: skip
+        if wrong:
+            raise _damaged(wrong, f"{place}, group {numbers[at]}")
+        return -1 if at < 0 else int(targets[at])
+
+    @property
+    def _tables(
+        self,
+    ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32], npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
+        return self.kinds, self.kind_slots, self.kind_symbols, self.slots
+
+
+class _Work(NamedTuple):
+    """Memory to decode groups, kept by each thread: what is allocated anew for a single group costs as much as it."""
+
+    places: Ids
+    states: Ids
+    row_kinds: npt.NDArray[np.uint16]
+    symbols: npt.NDArray[np.uint16]
+    codes: npt.NDArray[np.int32]
+    exponents: Bytes
+
+    @classmethod
+    def of(cls, rows: int, group: int, width: int) -> _Work:
+        """For so many rows, in groups of which there are eight at most."""
+        work: _Work | None = getattr(_LOCAL, "work", None)
+        values = rows * width
+        if work is None or len(work.codes) < values or len(work.exponents) < max(rows, group):
+            values, most = max(values, _LEAST_VALUES), max(rows, group, _LEAST_VALUES)
+            work = cls(
+                np.empty(2 * _AT_ONCE, np.int64), np.empty(8 * _AT_ONCE, np.int64), np.empty(most, np.uint16),
+                np.empty(values, np.uint16), np.empty(values, np.int32), np.empty(most, np.uint8),
+            )  # fmt: skip
+            if values <= _MOST_KEPT:
+                _LOCAL.work = work
+        return work
+
+    def block(self, rows: int, width: int) -> tuple[npt.NDArray[np.int32], Bytes]:
+        """Memory for codes, and for exponents."""
+        return self.codes[: rows * width].reshape(rows, width), self.exponents[:rows]
+
+
+def _damaged(wrong: int, where: str) -> DamagedError:
+    expected, found = _WRONG[wrong]
+    rule = "code-padding" if wrong == _PADDING else "grid-codes"
+    return DamagedError(rule, where, expected=f"a group with {expected}", found=found)
 
 
 def _models(place: str, expected: str, found: object) -> NoReturn:

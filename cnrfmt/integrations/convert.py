@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -16,7 +16,7 @@ from cnrfmt.encodings.quantize import Choices, check_patterns
 from cnrfmt.errors import CnrError, StorageError, UsageError
 from cnrfmt.format.schema import WEIGHT
 from cnrfmt.integrations.content import Export, Format, Outgoing, check_room, damaged, spooling
-from cnrfmt.integrations.scheme import from_container, table_bytes, take_tables, to_container
+from cnrfmt.integrations.scheme import NO_TABLES, from_container, table_bytes, take_tables, to_container
 from cnrfmt.patterns import Patterns
 from cnrfmt.reader import open as open_checkpoint
 from cnrfmt.storage.base import temporary_token
@@ -214,6 +214,8 @@ class _Job:
         form = _module(name)
         with spooling(self.folder) as spool, form.read(self.source, spool) as found:
             content = to_container(found, self.patterns, spool, self.source)
+            if not content.tables and isinstance(self.quantize, Mapping) and set(self.quantize) != {"*"}:
+                raise UsageError(f"{self.source}: {NO_TABLES}; leave quantize out")
             check_patterns(self.quantize, {name: (WEIGHT, *data.columns) for name, data in content.tables.items()})
             total = table_bytes(content.tables, self.quantize)
             total += sum(getattr(value, "nbytes", 0) for value in content.dense.values())

@@ -48,6 +48,8 @@ from cnrfmt.reader import Checkpoint
 from cnrfmt.table import Table
 from cnrfmt.tabledata import TableData
 
+NO_TABLES = "none of the arrays is a table (of numbers, in two dimensions)"
+"""What is said of a file that holds dense state alone."""
 _MAPPED = 64 << 20
 """Bytes from which on a dense array isn't held in memory."""
 
@@ -90,6 +92,8 @@ def take_tables(notes: Notes, arrays: dict[str, Any], patterns: Patterns, path: 
     Raises `UsageError` where a pattern matches nothing, and `DamagedError` where the notes contradict the arrays.
     """
     plain = [name for name, array in arrays.items() if _could_be_table(array)]
+    if patterns.are_given and not plain and not notes.tables:
+        raise UsageError(f"{path}: {NO_TABLES}; leave tables out")
     patterns.check([*notes.tables, *plain], path)
     tables = {
         name: _noted_table(noted, arrays, f"{path}, table {name!r}")

@@ -2,11 +2,12 @@
 
 Between symbols, states are below 2^32 and at least 2^16. Lanes depend on one another only in where their words are, so
 that a processor works on eight at once; that still leaves it waiting for tables, so where it has the instructions, four
-groups are encoded or decoded at once, each in a vector. Nothing checks the bounds of arrays.
+groups are encoded, or four or eight decoded, at once, each in a vector. Nothing checks the bounds of arrays.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from cnrfmt.kernels._numba import binding, cgutils, config, intrinsic, ir, types
 from cnrfmt.kernels._rans_models import Slots, Symbols, whole
 
 LANES = 8
-GROUPS = 4
-"""Groups that are worked on at once."""
+GROUPS, MOST_GROUPS = 4, 8
+"""Groups that are worked on at once, and that are decoded at once where there are as many."""
 
 
 def has_instructions() -> bool:
@@ -59,7 +60,7 @@ def decode_steps(
     Parameters
     ----------
     data, at, stop
-        The words, and where they go on and end.
+        The words, where they go on, and where the last of them that may be loaded ends.
     states
         Of eight lanes.
     symbols
@@ -200,6 +201,8 @@ if not has_instructions():
         """
         return 0  # Leaves all to `decode_steps`.
 
+    decode_eight = decode_four
+
 else:
     from cnrfmt.kernels._emit import each, load, place, shuffle, store
 
@@ -302,6 +305,48 @@ else:
         n = builder.zext(builder.ctpop(builder.bitcast(low, _I8)), _I64)
         return x, builder.add(at, builder.shl(n, _I64(1)))
 
+    def _decode_together(groups: int, context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        """Emit the steps of so many groups."""
+        data, at, stop, slots, states, symbols = (
+            place(context, builder, kind, value, _I64(0))
+            for kind, value in zip(signature.args[:6], args[:6], strict=True)
+        )
+        slots = builder.bitcast(slots, _I8.as_pointer())
+        stride, count = args[6:]
+        # Stack slots, which LLVM turns into registers.
+        lanes, places, stops = [], [], []
+        for group in range(groups):
+            wide = load(builder, states, _I64(LANES * group), _WORDS)
+            lanes.append(cgutils.alloca_once_value(builder, builder.trunc(wide, _VECTOR)))
+            places.append(cgutils.alloca_once_value(builder, load(builder, at, _I64(group), _I64)))
+            last = builder.sub(load(builder, stop, _I64(group), _I64), _I64(2 * LANES))
+            stops.append(last)
+        k = cgutils.alloca_once_value(builder, _I64(0))
+        head, body, end = (builder.append_basic_block(name) for name in ("steps", "step", "end"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        now = builder.load(k)
+        then = builder.add(now, _I64(LANES))
+        enough = builder.icmp_signed("<=", then, count)
+        for position, last in zip(places, stops, strict=True):
+            enough = builder.and_(enough, builder.icmp_signed("<=", builder.load(position), last))
+        builder.cbranch(enough, body, end)
+        builder.position_at_end(body)
+        for group in range(groups):
+            i = builder.add(now, builder.mul(stride, _I64(group)))
+            x, position = _step(
+                builder, data, builder.load(places[group]), slots, symbols, i, builder.load(lanes[group])
+            )
+            builder.store(x, lanes[group])
+            builder.store(position, places[group])
+        builder.store(then, k)
+        builder.branch(head)
+        builder.position_at_end(end)
+        for group in range(groups):
+            store(builder, states, _I64(LANES * group), builder.zext(builder.load(lanes[group]), _WORDS))
+            store(builder, at, _I64(group), builder.load(places[group]))
+        return builder.load(k)
+
     @intrinsic
     def decode_four(
         typing_context: Any,
@@ -314,46 +359,20 @@ else:
         stride: Any,
         count: Any,
     ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            data, at, stop, slots, states, symbols = (
-                place(context, builder, kind, value, _I64(0))
-                for kind, value in zip(signature.args[:6], args[:6], strict=True)
-            )
-            slots = builder.bitcast(slots, _I8.as_pointer())
-            stride, count = args[6:]
-            # Stack slots, which LLVM turns into registers.
-            lanes, places, stops = [], [], []
-            for group in range(GROUPS):
-                wide = load(builder, states, _I64(LANES * group), _WORDS)
-                lanes.append(cgutils.alloca_once_value(builder, builder.trunc(wide, _VECTOR)))
-                places.append(cgutils.alloca_once_value(builder, load(builder, at, _I64(group), _I64)))
-                last = builder.sub(load(builder, stop, _I64(group), _I64), _I64(2 * LANES))
-                stops.append(last)
-            k = cgutils.alloca_once_value(builder, _I64(0))
-            head, body, end = (builder.append_basic_block(name) for name in ("steps", "step", "end"))
-            builder.branch(head)
-            builder.position_at_end(head)
-            now = builder.load(k)
-            then = builder.add(now, _I64(LANES))
-            enough = builder.icmp_signed("<=", then, count)
-            for position, last in zip(places, stops, strict=True):
-                enough = builder.and_(enough, builder.icmp_signed("<=", builder.load(position), last))
-            builder.cbranch(enough, body, end)
-            builder.position_at_end(body)
-            for group in range(GROUPS):
-                i = builder.add(now, builder.mul(stride, _I64(group)))
-                x, position = _step(
-                    builder, data, builder.load(places[group]), slots, symbols, i, builder.load(lanes[group])
-                )
-                builder.store(x, lanes[group])
-                builder.store(position, places[group])
-            builder.store(then, k)
-            builder.branch(head)
-            builder.position_at_end(end)
-            for group in range(GROUPS):
-                store(builder, states, _I64(LANES * group), builder.zext(builder.load(lanes[group]), _WORDS))
-                store(builder, at, _I64(group), builder.load(places[group]))
-            return builder.load(k)
-
         size = types.intp
-        return size(data, at, stop, slots, states, symbols, size, size), generate
+        return size(data, at, stop, slots, states, symbols, size, size), partial(_decode_together, GROUPS)
+
+    @intrinsic
+    def decode_eight(
+        typing_context: Any,
+        data: Any,
+        at: Any,
+        stop: Any,
+        slots: Any,
+        states: Any,
+        symbols: Any,
+        stride: Any,
+        count: Any,
+    ) -> Any:
+        size = types.intp
+        return size(data, at, stop, slots, states, symbols, size, size), partial(_decode_together, MOST_GROUPS)

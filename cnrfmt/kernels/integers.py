@@ -20,6 +20,8 @@ SOUND, LENGTH, EXPONENT, WIDTH, RANGE, PADDING = range(6)
 """What is wrong: nothing, a group's length, an exponent, the bits of a row's codes, a code, a bit beyond the last."""
 _MOST_EXPONENT, _MOST_BITS = 24, 26
 _SINGLE_BIAS, _SINGLE_FRACTION = 127, 23
+_CHECKED = 2048
+"""Integers that are looked at before they become values."""
 
 
 @helper
@@ -210,6 +212,31 @@ def group_bounds(words: npt.NDArray[np.uint32], groups: int, end: int, first: in
 
 
 @jit
+def bounds_of_groups(
+    words: npt.NDArray[np.uint32], groups: int, end: int, numbers: Ids, starts: Ids, stops: Ids
+) -> None:
+    """Where each of some groups begins and ends, by the same directory."""
+    for k in range(len(numbers)):
+        group_bounds(words, groups, end, numbers[k], starts[k : k + 1])
+        group_bounds(words, groups, end, numbers[k] + 1, stops[k : k + 1])
+
+
+@jit
+def groups_of(positions: Ids, group: int, numbers: Ids) -> int:
+    """List the groups, of `group` rows, that hold the rows at ascending positions; returns how many there are.
+
+    `numbers` needs room for a group for each row.
+    """
+    count, stop = 0, -1
+    for k in range(len(positions)):
+        if positions[k] >= stop:
+            number = positions[k] // group
+            numbers[count], stop = number, (number + 1) * group
+            count += 1
+    return count
+
+
+@jit
 def pack_fixed(codes: npt.NDArray[np.int32], exponents: Bytes, bits: int, out: Bytes) -> None:
     """`out` = rows of an exponent and the codes in `bits` bits each."""
     flat, target, width = pointer(codes), pointer(out), codes.shape[1]
@@ -308,6 +335,29 @@ def values(rows: npt.NDArray[np.int32], floor: int, out: Rows) -> None:
     step = np.int32((_SINGLE_BIAS + floor) << _SINGLE_FRACTION).view(np.float32)
     for k in range(rows.size):
         target[k] = np.float32(source[k]) * step
+
+
+@jit
+def checked_values(rows: npt.NDArray[np.int32], least: int, greatest: int, floor: int) -> int:
+    """Make the integers times 2^floor, as `values` does, float32 in their own place.
+
+    Returns a row with an integer that isn't within the bounds, where it stops; -1 if there is none.
+    """
+    flat, width, low, high = pointer(rows), rows.shape[1], np.int32(least), np.int32(greatest)
+    step = np.int32((_SINGLE_BIAS + floor) << _SINGLE_FRACTION).view(np.float32)
+    # What was looked at is still in the nearest cache when it is changed.
+    some = max(1, _CHECKED // max(1, width))
+    for first in range(0, len(rows), some):
+        stop = min(first + some, len(rows))
+        beyond = np.int32(0)
+        for k in range(first * width, stop * width):
+            # One of the two is negative, or wraps around to be.
+            beyond |= np.int32(flat[k] - low) | np.int32(high - flat[k])
+        if beyond < 0:
+            return first + out_of_range(rows[first:stop], least, greatest)
+        for k in range(first * width, stop * width):
+            flat[k] = np.float32(np.float32(flat[k]) * step).view(np.int32)
+    return -1
 
 
 @jit

@@ -30,6 +30,8 @@ from cnrfmt.kernels._rans_models import (
 from cnrfmt.kernels._rans_steps import (
     GROUPS,
     LANES,
+    MOST_GROUPS,
+    decode_eight,
     decode_four,
     decode_last,
     decode_steps,
@@ -192,6 +194,16 @@ def _decode_kinds(
 
 
 @helper
+def _room(data: Bytes, stop: int) -> int:
+    """Where eight words that are loaded may end, of a group that ends at `stop`.
+
+    As long as words of the group are taken, more may be loaded, so that its last symbols, too, are decoded in steps.
+    Whether too many were taken shows in the end.
+    """
+    return min(stop + 2 * LANES, len(data))
+
+
+@helper
 def _start(
     data: Bytes,
     at: int,
@@ -215,19 +227,25 @@ def _start(
         if states[lane] < LEAST_STATE:
             return STATE, at
     at += STATE_BYTES
+    if len(kinds) == 1:
+        exponents[:] = kinds[0] >> 8
+        symbols[first : first + count * width] = kinds[0]
+        return SOUND, at
     row_kinds[:count] = 0
     if len(kinds) > _BYTE_KINDS:
         at = _decode_kinds(data, at, stop, kind_slots, kind_symbols, states, row_kinds, 0, count)
-    elif len(kinds) > 1:
-        done, at = decode_steps(data, at, stop, kind_slots, states, row_kinds, 0, count, 0, count)
+    else:
+        done, at = decode_steps(data, at, _room(data, stop), kind_slots, states, row_kinds, 0, count, 0, count)
         at = decode_last(data, at, stop, kind_slots, states, row_kinds, 0, done, count)
-    if at < 0:
+    if at < 0 or at > stop:
         return WORDS, at
     for row in range(count):
         kind = kinds[row_kinds[row]]
         exponents[row] = kind >> 8
-        begin = first + row * width
-        symbols[begin : begin + width] = kind
+        if width == 1:
+            symbols[first + row] = kind
+        else:
+            symbols[first + row * width : first + row * width + width] = kind
     return SOUND, at
 
 
@@ -259,7 +277,8 @@ def _finish(
 @jit
 def decode_groups(
     data: Bytes,
-    bounds: Ids,
+    starts: Ids,
+    stops: Ids,
     group: int,
     kinds: Symbols,
     kind_slots: Slots,
@@ -277,8 +296,8 @@ def decode_groups(
 
     Parameters
     ----------
-    data, bounds
-        Group i is data[bounds[i] : bounds[i + 1]].
+    data, starts, stops
+        Group i is data[starts[i] : stops[i]].
     group
         Rows of a group; the last may have fewer.
     kinds
@@ -288,42 +307,49 @@ def decode_groups(
     most_bits
         |c| must be below 2^(most_bits - e).
     positions, states, row_kinds, symbols
-        To work with: 8 numbers and 32, a place for each row of a group, and for each code of four.
+        To work with: 16 numbers and 64, a place for each row of a group, and for each code of eight, or as many as
+        there are.
     out, exponents
         Get integers (rows, width), and one for each row.
     """
     rows, width = out.shape
     flat = out.reshape(out.size)
-    groups, stride = len(bounds) - 1, group * width
-    at, stop = positions[:GROUPS], positions[GROUPS:]
-    for first in range(0, groups, GROUPS):
-        some = min(GROUPS, groups - first)
+    groups, stride, first = len(starts), group * width, 0
+    at, room = positions[:MOST_GROUPS], positions[MOST_GROUPS:]
+    while first < groups:
+        # Of the groups that are left, the last may not be whole.
+        left = rows // group - first
+        some = MOST_GROUPS if left >= MOST_GROUPS else min(GROUPS, groups - first)
         for g in range(some):
             begin = (first + g) * group
-            at[g], stop[g] = bounds[first + g], bounds[first + g + 1]
+            room[g] = _room(data, stops[first + g])
             wrong, at[g] = _start(
-                data, at[g], stop[g], kinds, kind_slots, kind_symbols, states[LANES * g : LANES * g + LANES],
-                row_kinds, symbols, g * stride, width, exponents[begin : min(begin + group, rows)],
+                data, starts[first + g], stops[first + g], kinds, kind_slots, kind_symbols,
+                states[LANES * g : LANES * g + LANES], row_kinds, symbols, g * stride, width,
+                exponents[begin : min(begin + group, rows)],
             )  # fmt: skip
             if wrong:
                 return wrong, first + g
         done = 0
-        if (first + GROUPS) * group <= rows:
-            done = decode_four(data, at, stop, slots, states, symbols, stride, stride)
+        if left >= MOST_GROUPS:
+            done = decode_eight(data, at, room, slots, states, symbols, stride, stride)
+        elif left >= GROUPS:
+            done = decode_four(data, at, room, slots, states, symbols, stride, stride)
         for g in range(some):
             begin, end = (first + g) * group, min((first + g + 1) * group, rows)
             count = (end - begin) * width
-            own = states[LANES * g : LANES * g + LANES]
-            k, where = decode_steps(data, at[g], stop[g], slots, own, symbols, g * stride, width, done, count)
-            where = decode_last(data, where, stop[g], slots, own, symbols, g * stride, k, count)
-            if where < 0:
+            own, stop = states[LANES * g : LANES * g + LANES], stops[first + g]
+            k, where = decode_steps(data, at[g], room[g], slots, own, symbols, g * stride, width, done, count)
+            where = decode_last(data, where, stop, slots, own, symbols, g * stride, k, count)
+            if where < 0 or where > stop:
                 return WORDS, first + g
             wrong = _finish(
-                data, where, stop[g], own, symbols, g * stride, most_bits,
+                data, where, stop, own, symbols, g * stride, most_bits,
                 flat[begin * width : end * width],
             )  # fmt: skip
             if wrong:
                 return wrong, first + g
+        first += some
     return SOUND, 0
 
 

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from cnrfmt.arrays import Bytes, Ids
-from cnrfmt.kernels._jit import jit
+from cnrfmt.kernels._jit import helper, jit
 from cnrfmt.kernels._machine import pointer
 
 NONE = -1
 """Stands for the grid of a row that nothing was added to."""
+
+
+@helper
+def add_row(total: Any, grids: Any, place: int, rows: Any, start: int, width: int, number: int) -> bool:
+    """Add rows[start : start + width] to a row of `total`, as `add_at` does; False if it is on another grid."""
+    grid, first = grids[place], place * width
+    if grid != number and grid != NONE:
+        return False
+    grids[place] = np.int32(number)
+    if width == 1:
+        total[place] = rows[start] + (total[place] if grid == number else np.int32(0))
+    elif grid == number:
+        for j in range(width):
+            total[first + j] += rows[start + j]
+    else:
+        for j in range(width):
+            total[first + j] = rows[start + j]
+    return True
 
 
 @jit
@@ -24,16 +44,7 @@ def add_at(
     """
     target, source, width = pointer(total), pointer(rows), rows.shape[1]
     for i in range(len(targets)):
-        place = targets[i]
-        grid, first, start = grids[place], place * width, i * width
-        if grid == NONE:
-            grids[place] = np.int32(number)
-            for j in range(width):
-                target[first + j] = source[start + j]
-        elif grid == number:
-            for j in range(width):
-                target[first + j] += source[start + j]
-        else:
+        if not add_row(target, grids, targets[i], source, i * width, width, number):
             return i
     return -1
 

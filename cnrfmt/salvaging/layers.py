@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,6 +41,18 @@ class _SoundIntegers(PartIntegers):
 
     def _fetch_run(self, start: int, length: int) -> tuple[Bytes, int]:
         return self.fetch(start, length)
+
+    def _fetch_apart(self, starts: Ids, lengths: Ids) -> tuple[Bytes, Ids]:
+        """Neighbours are proven together."""
+        stops = starts + lengths
+        cuts = np.flatnonzero(starts[1:] > stops[:-1]) + 1
+        edges = [0, *cuts.tolist(), len(starts)]
+        runs = [(int(starts[a]), int(stops[b - 1])) for a, b in pairwise(edges)]
+        data = np.concatenate([self.fetch(start, stop - start)[0] for start, stop in runs])
+        # What lies between the runs is left out.
+        gaps = np.zeros(len(starts), np.int64)
+        gaps[cuts] = starts[cuts] - stops[cuts - 1]
+        return data, starts - starts[0] - gaps.cumsum()
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,9 @@ class Strip:
 
     def read(self, ids: Ids, fill: Array) -> Array:
         """The values of sound rows of a strip that is summed."""
-        sums = Sums(np.empty((len(ids), self.end - self.first), np.int32))
-        out = np.empty(sums.values.shape, np.float32)
-        for given in add_up(self.layers, _SoundRows(ids), sums, out, (self.first, self.end), self.place):
+        out = np.empty((len(ids), self.end - self.first), np.float32)
+        sums, elements = Sums(out.view(np.int32)), (self.first, self.end)
+        for given in add_up(self.layers, _SoundRows(ids), sums, elements, self.place, as_values=True):
             if given.layer is None:
                 out[given.places] = fill
             else:

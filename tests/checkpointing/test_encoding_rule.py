@@ -15,6 +15,7 @@ import cnrfmt
 from cnrfmt import CheckpointManager, Grid, Quantize, TableData, UsageError
 from cnrfmt.checkpointing.encoding_rule import Seen, encoding_rule
 from cnrfmt.cli.program import main
+from cnrfmt.encodings.grid import coarseness_of
 from cnrfmt.format.encoding import GridLayout, RawLayout, RowwiseLayout
 from cnrfmt.run_record import by_words, record_of
 from tests.storage.support import QuickFs
@@ -61,14 +62,14 @@ NO_COLUMN = "no column tells how far"
         ({}, 8, 8, "row-wise 8 bits: no learning rate was given"),
         ({"learning_rate": 0.01}, 8, 8, "row-wise 8 bits: how many restores are expected wasn't said"),
         ({"expected_restores": 3}, 3, 3, "row-wise 3 bits: no learning rate was given"),
-        (KNOWN, "grid", 3, "grid, steps of 0.02 (2 learning rates)"),
+        (KNOWN, "grid", 3, "grid, steps of 0.03 (3 learning rates)"),
         (KNOWN, "grid", 3, f"row-wise 3 bits: {NO_COLUMN}"),
-        ({"learning_rate": 0.01, "failure_rate": 0.5, "run_hours": 16}, "grid", 4, "grid, steps of 0.01 (1 learning"),
+        ({"learning_rate": 0.01, "failure_rate": 0.5, "run_hours": 16}, "grid", 4, "grid, steps of 0.03 (3 learning"),
         ({"bits": 4}, 4, 4, "row-wise 4 bits: it was asked for"),
         ({"quantize": {"user": Quantize(2)}}, 2, 8, "row-wise 2 bits: it was asked for"),
         ({"encoding": "rowwise", "expected_restores": 20}, 4, 4, "row-wise 4 bits"),
         ({"encoding": "grid", **KNOWN}, "grid", "grid", "raw: weights aren't float32"),
-        ({"encoding": "grid", "learning_rate": 0.01}, "grid", "grid", "grid, steps of 0.005 (0.5 learning rates)"),
+        ({"encoding": "grid", "learning_rate": 0.01}, "grid", "grid", "grid, steps of 0.0125 (1.25 learning rates)"),
         ({"encoding": Grid(step=0.25)}, "grid", "grid", "grid, steps of 0.25"),
         ({"encoding": {"user": Grid(step=0.25)}}, "grid", 8, "row-wise 8 bits: no learning rate was given"),
         ({"encoding": {"i*": Quantize(2)}, **KNOWN}, "grid", 2, "row-wise 2 bits"),
@@ -89,7 +90,8 @@ def test_each_table_has_the_encoding_that_was_asked_for(
     [
         ({"encoding": "best"}, "encoding is one of 'auto', 'grid', 'rowwise'"),
         ({"encoding": None}, "encoding is one of"),
-        ({"encoding": {"user": 8}}, "patterns lead to a Grid, a Quantize or None"),
+        ({"encoding": {"i*": None, "user": 8}}, r"encoding\['user'\]: patterns lead to a cnrfmt.Grid"),
+        ({"encoding": {"user": "grid"}}, r"encoding\['user'\]: .* or None \(raw rows\), found 'grid'"),
         ({"encoding": "grid"}, "needs learning_rate="),
         ({"encoding": "grid", "learning_rate": 0.1, "bits": 8}, "bits= is for encoding=\"rowwise\""),
         ({"encoding": Grid(step=1.0), "quantize": Quantize(8)}, "quantize= is for encoding=\"rowwise\""),
@@ -101,6 +103,10 @@ def test_each_table_has_the_encoding_that_was_asked_for(
         ({"learning_rate": 0}, "learning_rate must be a number above 0"),
         ({"learning_rate": "0.1"}, "learning_rate must be a number"),
         ({"learning_rate": True}, "learning_rate must be a number"),
+        ({"learning_rate": 10**400}, "learning_rate must be a number"),
+        ({"learning_rate": 1e-60}, "a step of .*e-6. is none that float32 weights could have"),
+        ({"learning_rate": 1e-60, "expected_restores": 3}, "a step of .*e-6. is none"),
+        ({"learning_rate": 1e60, "encoding": "grid"}, "a step of .* is none"),
         ({"bits": 8, "expected_restores": 3}, "not both"),
     ],
 )
@@ -162,9 +168,9 @@ def test_more_restores_than_expected_make_steps_finer(tmp_path: Path, encoding: 
             m.wait()
             plan = m._run.bases._own.plan("user")  # type: ignore[union-attr]
             assert plan is not None
-            sizes.append(plan.step.size)
+            sizes.append(coarseness_of(plan))
             kinds.append(m._run.lineage.checkpoints[-1].kind)
-    assert sizes == [0.02] * 4 + [0.01] * 2
+    assert sizes == [0.06] * 4 + [0.03] * 2
     assert kinds == ["baseline", "delta", "delta", "delta", "baseline", "delta"]
     assert any("5 restores where 3 were expected" in words for words in stored(path)[1])
 
@@ -174,7 +180,7 @@ def test_info_says_which_encoding_and_why(tmp_path: Path) -> None:
     out = io.StringIO()
     with redirect_stdout(out):
         assert main(["info", str(tmp_path / "run")]) == 0
-    assert "grid, steps of 0.02 (2 learning rates) (user)" in out.getvalue()
+    assert "grid, steps of 0.03 (3 learning rates) (user)" in out.getvalue()
     assert "row-wise 3 bits: no column tells how far" in out.getvalue()
     out = io.StringIO()
     with redirect_stdout(out):

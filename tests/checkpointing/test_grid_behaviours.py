@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import cnrfmt
 from cnrfmt import CheckpointManager, Grid, Quantize, TableData, UsageError
+from cnrfmt.checkpointing.bases import Bases
 from cnrfmt.checkpointing.compacting.compaction import compact
 from cnrfmt.encodings.grid import CHECKPOINTS, GridPlan, is_counted
 from cnrfmt.format.encoding import GridLayout, RowwiseLayout
@@ -18,7 +20,7 @@ from tests.storage.support import QuickFs
 
 RATE = 0.01
 KNOWN: dict[str, Any] = {"learning_rate": RATE, "expected_restores": 3}
-STEP = 2 * RATE
+STEP = 3 * RATE
 DIM = 4
 
 
@@ -110,7 +112,8 @@ def test_errors_stay_below_half_a_step_however_many_deltas_there_are(run: Run) -
         run.save()
         assert (np.abs(run.stored() - run.values) <= steps[:, None] / 2 * 1.0001).all()
     # They get finer with each checkpoint that a row is in, in powers of two.
-    assert set(run.steps()) == {2.0 ** round(np.log2(STEP / np.sqrt(21)))}
+    assert set(run.steps()) <= {2.0 ** round(np.log2(2 * STEP / n)) for n in range(2, 22)}
+    assert run.steps().max() < 2.0 ** round(np.log2(STEP))
 
 
 def test_a_delta_of_all_rows_of_a_table(run: Run) -> None:
@@ -184,7 +187,7 @@ def test_a_baseline_before_any_training_has_equal_steps_until_the_next(tmp_path:
     run.state[:] = 10 ** run.random.uniform(-2, 2, len(run.state))
     run.move(slice(None), 0.05)
     run.save()
-    assert set(run.steps()) == {2.0 ** round(np.log2(STEP))}
+    assert set(run.steps()) == {2.0 ** round(np.log2(2 * RATE))}
     run.save(kind="baseline")
     assert len(set(run.steps())) > 2
     run.manager.close()
@@ -207,8 +210,8 @@ def test_a_row_is_stored_in_finer_steps_with_each_checkpoint_that_it_is_in(tmp_p
             run.again(merge_share=0.01 if step == 15 else None)
         if step == 12:
             run.save(kind="baseline")
-    assert np.log2(run.steps()).tolist() == np.round(np.log2(RATE / np.sqrt(counts))).tolist()
-    assert len(set(run.steps())) == 3
+    assert np.log2(run.steps()).tolist() == np.round(np.log2(STEP * np.maximum(1 / counts, 1 / 16))).tolist()
+    assert len(set(run.steps())) == 4
     sound(run.path)
     run.manager.close()
 
@@ -219,6 +222,36 @@ def test_untouched_rows_have_the_longest_steps(run: Run) -> None:
     steps = run.steps()
     assert set(steps[:30]) == {steps.max()}
     assert (np.abs(run.stored() - run.values) <= steps[:, None] / 2).all()
+
+
+@pytest.mark.parametrize("mode", ["encode", "copy"])
+def test_a_table_below_half_a_step_is_told_of(tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(tmp_path / "run", mode=mode, learning_rate=4)
+    lost = run.values
+    run.save()
+    assert not run.stored().any()
+    (said,) = caplog.messages
+    assert said.startswith(f"{run.path}: table 't' is stored as zeros, or nearly: its values are below half a step (")
+    assert "(grid, steps of " in said
+    assert "; a mean relative error of 1)" in said
+    with cnrfmt.open(run.path) as ck:
+        (entry,) = next(iter(ck.view.segments.values())).toc.tables
+        errors = entry.parts[0].errors
+    assert (errors.mean, errors.worst) == (1.0, 1.0)
+    # A delta stores nothing of rows that don't move by half a step, and a table of zeros loses nothing.
+    run.move(slice(0, 9), 0.01)
+    run.save()
+    run.values = np.zeros_like(lost)
+    run.save(kind="baseline")
+    # Some rows that are as long as a step say that it isn't out of all proportion.
+    run.values = lost.copy()
+    run.values[:9] += 20
+    run.save(kind="baseline")
+    assert len(caplog.messages) == 1
+    run.values = lost
+    run.save(kind="baseline")
+    assert len(caplog.messages) == 2
+    run.manager.close()
 
 
 def test_rows_that_hardly_moved_wait_and_stay_marked(run: Run) -> None:
@@ -295,7 +328,7 @@ def test_optimizers_without_state_have_equal_steps_where_a_grid_is_asked_for(tmp
                 assert np.abs(ck["t"][...] - live["t"]).max() <= 2.0 ** round(np.log2(STEP)) / 2
 
 
-_FLAT = Grid(learning_rate=RATE, c=2, by=None)
+_FLAT = Grid(learning_rate=RATE, c=3, by=None)
 
 
 def test_a_count_of_updates_tells_as_well(tmp_path: Path) -> None:
@@ -341,7 +374,7 @@ def test_a_smaller_learning_rate_brings_a_baseline_in_finer_steps_and_a_larger_o
     assert run.manager._run.lineage.checkpoints[-1].kind == "baseline"
 
 
-@pytest.mark.parametrize("grid", [Grid(learning_rate=RATE, c=2), Grid(step=STEP)])
+@pytest.mark.parametrize("grid", [Grid(learning_rate=RATE, c=3), Grid(step=STEP)])
 def test_steps_that_were_said_outright_stay(tmp_path: Path, grid: Grid) -> None:
     run = Run(tmp_path / "run", learning_rate=None, expected_restores=None, encoding=grid)
     run.save()
@@ -434,3 +467,25 @@ def test_save_and_append_store_rows_as_they_are_on_the_grid(tmp_path: Path) -> N
         parts = [p for s in ck.view.segments.values() for t in s.toc.tables for p in t.parts]
         assert [(type(p.layout), p.layout.is_residual) for p in parts] == [(GridLayout, False)] * 2
     sound(tmp_path / "a")
+
+
+@pytest.mark.parametrize("asked", [None, "memory"])
+def test_a_version_is_durable_though_what_is_stored_could_not_be_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Any
+) -> None:
+    """Who asked for stored values is told; a delta that needs them reads them once more."""
+    run, real, fails = Run(tmp_path / "run", stored_values=asked), Bases._update, [True]
+
+    def update(self: Bases, *args: Any) -> None:
+        if fails and fails.pop():
+            raise cnrfmt.StorageError(5, "an accident", "a segment")
+        real(self, *args)
+
+    monkeypatch.setattr(Bases, "_update", update)
+    with pytest.raises(cnrfmt.StorageError, match="an accident") if asked else nullcontext():
+        assert run.save() == 0
+    run.move(slice(9), 0.3)
+    assert run.save() == 1
+    assert run.rows_written() == [9, 0]
+    run.manager.close()
+    sound(run.path)

@@ -31,7 +31,7 @@ from tests.checkpointing.integer_chains import Array, GivenSlice, IntegerChain, 
 from tests.checkpointing.test_compaction import any_range, head_of, parts_of
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_any_chain_reads_the_same(seed: int, values: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

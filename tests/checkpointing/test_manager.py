@@ -547,6 +547,9 @@ def test_chains_are_merged(tmp_path: Path) -> None:
         ({"grace": -1}, "grace"),
         ({"threads": 0}, "threads"),
         ({"on_event": 3}, "on_event"),
+        ({"flush_on_sigterm": "x"}, "flush_on_sigterm is True or False, found 'x'"),
+        ({"flush_on_sigterm": 1}, "flush_on_sigterm is True or False"),
+        ({"flush_on_sigterm": None}, "flush_on_sigterm is True or False"),
         ({"stored_values": "disk"}, "stored_values"),
         ({"expected_restores": -1}, "expected_restores"),
     ],
@@ -555,6 +558,17 @@ def test_settings_that_do_not_fit(tmp_path: Path, options: dict[str, Any], says:
     with pytest.raises(UsageError, match=says):
         CheckpointManager(tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["verify_all", "strict", "columns", "convert"])
+def test_what_is_true_or_false_of_a_restore_is_nothing_else(path: Path, name: str) -> None:
+    trainer = Trainer()
+    with manager(path) as m:
+        m.save(0, trainer.tables()).wait()
+        for wrong in ("no", 1, None):
+            with pytest.raises(UsageError, match=f"{name} is True or False, found {wrong!r}"):
+                m.restore(**{name: wrong})  # type: ignore[arg-type]
+        assert m.restore(**{name: np.bool_(True)}) is not None  # type: ignore[arg-type]
 
 
 def test_a_single_file_keeps_no_versions_beyond_a_baseline(tmp_path: Path) -> None:
@@ -612,10 +626,14 @@ def test_stored_values_keep_to_their_bound(tmp_path: Path) -> None:
     table = np.zeros((1000, 16), np.float32)
     with manager(tmp_path / "run", stored_values="memory", stored_bytes=1000) as m:
         assert m.save(0, {"t": table}).wait() == 0
-        with pytest.raises(cnrfmt.TooLargeError, match="max_bytes allows 1000"):
+        with pytest.raises(cnrfmt.TooLargeError, match="stored_bytes allows 1000"):
             m.wait()
     with cnrfmt.open(tmp_path / "run") as ck:
         assert ck.version == 0
+    with manager(tmp_path / "other", stored_values="container", stored_bytes=100_000) as m:
+        m.save(0, {"t": np.zeros((3000, 16), np.float32)}).wait()
+        with pytest.raises(cnrfmt.TooLargeError, match=r"stored_bytes allows 100000; allow more$"):
+            m.stored_values.read("t", range(3000))
 
 
 def test_a_column_that_is_new_or_lost(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_the_bound_is_checked_before_memory_is_taken(tmp_path: Path) -> None:
     cnrfmt.save(path, {"t": TableData(values(rng, 40_000), columns={"acc": values(rng, 40_000)[:, 0]})})
     need = 40_000 * (DIM + 1) * 4
     with cnrfmt.open(path, threads=1) as ck:
-        with pytest.raises(cnrfmt.TooLargeError, match=r"table 't', column 'acc'.*max_bytes allows"):
+        with pytest.raises(cnrfmt.TooLargeError, match=r"table 't', column 'acc'.*stored_bytes allows"):
             InMemory(need - 1).update(ck)
         store = InMemory(need)
         store.update(ck)

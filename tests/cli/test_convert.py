@@ -50,6 +50,20 @@ def test_bits_and_patterns(words_given: str, model: Path, tmp_path: Path, cnr: C
     assert encodings(tmp_path / "out.cnr") == QUANTIZE[words_given]
 
 
+def test_a_file_without_matrices_is_said_to_have_no_tables(tmp_path: Path, cnr: Command) -> None:
+    np.savez(tmp_path / "flat.npz", x=np.zeros(5, np.float32), y=np.ones(3))
+    none = "none of the arrays is a table (of numbers, in two dimensions)"
+    for options in ([], ["--quantize", "8"]):
+        found = cnr("convert", tmp_path / "flat.npz", tmp_path / f"{len(options)}.cnr", *options)
+        assert (found.code, found.err) == (0, "")
+        assert found.out.splitlines()[1:] == [f"  {none}"]
+    for option, word in (("--quantize", "x=8"), ("--tables", "x")):
+        found = cnr("convert", tmp_path / "flat.npz", tmp_path / "no.cnr", option, word)
+        assert (found.code, found.out) == (2, "")
+        assert found.err == f"cnrfmt: {tmp_path / 'flat.npz'}: {none}; leave {option} out\n"
+    assert not (tmp_path / "no.cnr").exists()
+
+
 SCHEMES = {
     "3:lsq:starts=4:never_worse": cnrfmt.Quantize(3, method="lsq", starts=4, never_worse=True),
     "4:kmeans:block=64": cnrfmt.Quantize(4, method="kmeans", block=64),

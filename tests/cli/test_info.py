@@ -14,6 +14,7 @@ from cnrfmt.checkpointing.policies import needed_by
 from cnrfmt.commits import attempt
 from cnrfmt.plan import plan_baseline
 from cnrfmt.run_record import CheckpointRecord, RunRecord, metadata_with, record_of
+from tests.checkpointing.ranks import as_ranks
 from tests.cli.runs import train
 from tests.cli.support import Command, damage
 
@@ -257,6 +258,30 @@ def test_info_shows_merges_and_tags_as_such(tmp_path: Path, words: np.ndarray[An
     ]
     assert lines[header + 3].endswith("raw 3 0 to 2 auc 0.52 prod")
     assert any(line.startswith("restated: as the version before it") for line in lines)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_rows_whose_elements_ranks_divide_are_counted_once(tmp_path: Path, cnr: Command, merged: bool) -> None:
+    rows = np.random.default_rng(2).normal(0, 0.1, (300, 8)).astype(np.float32)
+    rows[7] = np.nan
+    ids = [np.arange(20), np.arange(10, 40)]
+
+    def save(coordinator: cnrfmt.FileCoordinator) -> None:
+        first = 4 * coordinator.rank
+        own = np.ascontiguousarray(rows[:, first : first + 4])
+        options: dict[str, Any] = {"encoding": "grid", "learning_rate": 0.01, "merge_share": 1e-9 if merged else None}
+        with CheckpointManager(tmp_path / "run", coordinator=coordinator, flush_on_sigterm=False, **options) as m:
+            for step in range(2):
+                m.save(step, {"t": cnrfmt.Shard(own, elements=(first, first + 4), of_dim=8)}).wait()
+                m.wait()
+                own[ids[coordinator.rank]] += 1
+                m.track("t", ids[coordinator.rank])
+
+    assert as_ranks(tmp_path / "meeting", 2, save) == [None, None]
+    weight = cnr("info", tmp_path / "run", "--json").json["tables"][0]["columns"][0]["stored"]
+    found = [(group["rows"], group["exact_rows"]) for group in weight if group["scheme"] is not None]
+    # Row 7 is exact in both checkpoints, and the ranks differ in the rows that they write.
+    assert found == ([(300, 1)] if merged else [(301, 2), (30, 0)])
 
 
 def test_info_says_nothing_of_a_run_where_none_was(original: Path, cnr: Command) -> None:

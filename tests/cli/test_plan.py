@@ -95,24 +95,56 @@ def test_a_grid_says_what_is_typical(cnr: Command) -> None:
     assert lines[0] == "consecutive, 12 checkpoints"
     assert "on a grid, in steps for 3 restores expected; 1 version kept readable, in a directory" in lines
     text = " ".join(lines)
-    assert "typical of trainers with Adagrad, and a third more or less for others: 1.5 bits per value" in text
+    assert "typical of trainers with Adagrad, and a third more or less for others: 1.1 bits per value" in text
     assert "bits: " not in text
-    # 64 values of 1.65 bits and 5.4 a row.
+    # 64 values of 1.1 bits and 4.2 a row.
     first = cnr(*words, "--encoding", "grid", "--expected-restores", 3, "--json", *GIVEN).json["checkpoints"][0]
-    assert first["bytes_by_part"]["weights"] == pytest.approx((100000 * 111 + 300 * 31.8) / 8, abs=3)
+    assert first["bytes_by_part"]["weights"] == pytest.approx((100000 * 74.6 + 300 * 21.8) / 8, abs=3)
     # Nothing said may mean any number of restores.
     plan = cnr(*words, "--encoding", "grid", "--policy", "full", "--json", *GIVEN).json
     assert (plan["policy"], plan["assumed"][1].split(";")[0]) == (
         "full",
         "on a grid, in steps for any number of restores",
     )
-    assert "2.9 bits per value in steps of 0.5 learning rates" in plan["assumed"][2]
+    assert "2.4 bits per value in steps of 1.25 learning rates" in plan["assumed"][2]
     failing = ["--failure-rate", 0.05, "--run-hours", 100]
     plan = cnr(*words, "--encoding", "grid", *failing, "--json", *GIVEN).json
-    assert "2.1 bits per value in steps of 1 learning rates" in plan["assumed"][2]
+    assert "1.65 bits per value in steps of 3 learning rates" in plan["assumed"][2]
     some = cnr(*words, "--quantize", "user=grid:learning_rate=0.1:c=2", "8", "--json", *GIVEN).json
     assert some["policy"] == "intermittent"
-    assert "1.5 bits per value in steps of 2 learning rates" in some["assumed"][2]
+    assert "2 bits per value in steps of 2 learning rates" in some["assumed"][2]
+
+
+def test_merges_of_a_grid_are_counted(cnr: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["plan", "--table", "user:1000000x64:accumulator", "--touched", "26%", "--expected-restores", 3, *GIVEN]
+    facts = cnr(*words, "--encoding", "grid", "--json").json
+    checkpoints = facts["checkpoints"]
+    at = [n for n, c in enumerate(checkpoints) if c["merge"]]
+    first, baseline, merge = at[0], checkpoints[0], checkpoints[at[0]]["merge"]
+    # The deltas are more than the baseline; manifests don't count.
+    assert sum(c["bytes"] for c in checkpoints[1:first]) < 1.02 * baseline["bytes"]
+    assert sum(c["bytes"] for c in checkpoints[1 : first + 1]) > 0.98 * baseline["bytes"]
+    assert merge["rows"] == baseline["rows"]
+    assert merge["bytes"] == sum(merge["bytes_by_part"].values()) == baseline["bytes"]
+    assert checkpoints[first]["held_bytes"] == checkpoints[first]["read_bytes"] == merge["bytes"]
+    merged = sum(checkpoints[n]["merge"]["bytes"] for n in at)
+    written = sum(c["bytes"] for c in checkpoints) + merged
+    assert facts["average_bytes"] == pytest.approx(written / 12)
+    monkeypatch.setenv("COLUMNS", "80")
+    found = cnr(*words, "--encoding", "grid").out
+    assert max(map(len, found.splitlines())) <= 80
+    lines = lines_of(found)
+    rows = [n for n, line in enumerate(lines) if line.startswith("merge 1,000,000 ")]
+    assert rows == [n + 3 + before for before, n in enumerate(at)]
+    assert sum(line.startswith("merge ") for line in lines) == 2 * len(at)
+    assert f"{merged / written:.0%} of it by {len(at)} merges of the chain" in lines
+    # Rows by themselves aren't merged for their share, and differences from a baseline aren't at all.
+    for others in (["--policy", "consecutive"], ["--encoding", "grid", "--policy", "one-shot"]):
+        facts = cnr(*words, *others, "--json").json
+        assert not any(c["merge"] for c in facts["checkpoints"])
+    many = cnr(*words, "--policy", "consecutive", "--intervals", 40, "--json").json["checkpoints"]
+    assert max(c["chain"] for c in many) == 32
+    assert any(c["merge"] for c in many)
 
 
 def test_rates_of_a_grid_are_measured(cnr: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +171,10 @@ def test_rates_are_measured_unless_given(
     assert set(original.parent.iterdir()) == before
     missing = cnr("plan", "--table", "a:5x5", "--touched", 0.1, "--folder", tmp_path / "missing")
     assert missing.code == 4
+    # What such small tables take is mostly what any save takes.
+    assert any("the tables are so small that" in line for line in found["assumed"])
+    given = cnr("plan", original, "--touched", 0.1, "--json", *GIVEN).json
+    assert not any("small" in line for line in given["assumed"])
     assert "missing" in missing.err
 
 

@@ -17,7 +17,6 @@ from cnrfmt.encodings.grid import (
     GridPlan,
     GridSummary,
     activity_column,
-    c_for,
     grid_plan_of,
     plan_grid,
     plan_of,
@@ -51,7 +50,12 @@ def planned(grid: Grid = PLAIN, **columns: Any) -> GridPlan:
 
 
 def test_learning_rates_by_restores() -> None:
-    assert [c_for(restores) for restores in (0, 1, 3, 3.5, 10, 11, 1000)] == [2, 2, 2, 1, 1, 0.5, 0.5]
+    grids = [Grid(learning_rate=1, restores=restores) for restores in (0, 1, 3, 3.5, 10, 11, 1e9)]
+    assert [grid.size for grid in grids] == [2, 2, 2, 1, 1, 0.5, 0.5]
+    counted = [grid.counted for grid in grids]
+    assert [(grid.size, grid.reference) for grid in counted] == [(3, 2)] * 3 + [(3, 1)] * 2 + [(1.25, 1)] * 2
+    assert [grid.coarseness for grid in counted[::3]] == [6, 3, 1.25]
+    assert Grid(step=3, by="count").counted.by == "count"
     assert Grid(learning_rate=0.1, restores=20).size == pytest.approx(0.05)
     assert Grid(learning_rate=0.1, c=3).size == pytest.approx(0.3)
     assert Grid(step=0.25).size == 0.25
@@ -238,6 +242,23 @@ def test_what_a_plan_says_of_columns() -> None:
 def test_steps_that_no_float_has(size: float) -> None:
     with pytest.raises(UsageError, match="is none that float32 weights could have"):
         planned(Grid(step=size), accumulator=[1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"step": 1e-60}, "Grid: a step of 1e-60 is none that float32 weights could have"),
+        ({"step": 1e60}, "a step of 1e\\+60 is none"),
+        ({"learning_rate": 1e-40, "c": 0.5}, "a step of 5e-41 is none"),
+        ({"learning_rate": 1e-60, "restores": 3}, "a step of .*e-60 is none"),
+        ({"learning_rate": 1e200, "c": 1e200}, "a step of inf is none"),
+        ({"step": 10**400}, "step must be a number above 0"),
+        ({"step": 1.0, "by": ""}, "by is the name of a column, 'auto' or None, found ''"),
+    ],
+)
+def test_what_no_grid_can_be_is_refused_at_once(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Grid(**options)
 
 
 def test_weights_that_are_not_float32() -> None:

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cnrfmt.arrays import Ids
 from cnrfmt.encodings import Recipe, coder, encoder
 from cnrfmt.encodings.groups import build, directory_bytes
 from cnrfmt.encodings.integer_sections import GivenCodes, encode_section
 from cnrfmt.encodings.integers import IntegerCoder, OpenPart, bounds, integer_coder, values
+from cnrfmt.encodings.rans import RunningSums
 from cnrfmt.errors import DamagedError, UsageError
 from cnrfmt.format.encoding import GridLayout, IntegerLayout, LogLayout
 from cnrfmt.format.scheme import Scheme
@@ -92,6 +94,13 @@ class Section:
         # No more than what was asked for.
         return self.stored[1 + start : 3 + start + length], 2
 
+    def fetch_ranges(self, starts: Ids, lengths: Ids) -> tuple[Bytes, Ids]:
+        assert (lengths > 0).all()
+        assert (starts[1:] >= starts[:-1]).all()
+        assert 3 + starts[-1] + lengths[-1] <= len(self.stored)
+        self.fetched += zip(starts.tolist(), lengths.tolist(), strict=True)
+        return self.stored[1 + starts[0] : 3 + starts[-1] + lengths[-1]], starts - starts[0] + 2
+
 
 @pytest.mark.parametrize(("layout", "width"), CASES, ids=str)
 def test_rows_come_back(layout: IntegerLayout, width: int) -> None:
@@ -132,12 +141,11 @@ def test_rows_from_anywhere(layout: IntegerLayout, width: int) -> None:
     ):
         targets = rng.permutation(len(positions) + 5)[: len(positions)]
         out, section = np.full((len(positions) + 5, width), 7, np.int32), Section(data)
-        part.decode_rows(section.fetch, positions, out, targets)
+        part.decode_rows(section.fetch_ranges, positions, out, targets)
         assert np.array_equal(out[targets], want[positions])
         assert (np.delete(out, targets, axis=0) == 7).all()
         # No group is fetched twice.
-        fetched = sorted(section.fetched)
-        assert all(a + b <= c for (a, b), (c, _) in pairwise(fetched))
+        assert not layout.is_grouped or all(a + b <= c for (a, b), (c, _) in pairwise(section.fetched))
         if not layout.is_grouped:
             offsets = layout.offsets(positions, width) + 3
             again = np.full_like(out, 7)
@@ -145,19 +153,79 @@ def test_rows_from_anywhere(layout: IntegerLayout, width: int) -> None:
             assert np.array_equal(again, out)
 
 
-def test_neighbours_are_fetched_together_in_bounded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = GridLayout("residual", 0, "packed", None, 4)
+@pytest.mark.parametrize("payload", ["packed", "rans"])
+def test_groups_are_fetched_in_bounded_steps(payload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = GridLayout("residual", 0, payload, None, 4)
     codes, exponents = some_rows(layout, 100, 3)
     _, data = section_of(layout, codes, exponents)
     part, positions = opened(layout, data, 100, 3), np.array([0, 3, 5, 7, 8, 40, 41, 43, 99])
-    out, section = np.empty((9, 3), np.int32), Section(data)
-    part.decode_rows(section.fetch, positions, out, np.arange(9))
-    assert section.fetched == [part.span(0, 9), part.span(40, 4), part.span(99, 1)]
-    # At most two groups in one go.
-    monkeypatch.setattr("cnrfmt.encodings.integers._MOST_VALUES", 24)
-    section.fetched.clear()
-    part.decode_rows(section.fetch, positions, out, np.arange(9))
-    assert section.fetched == [part.span(0, 8), part.span(8, 1), part.span(40, 4), part.span(99, 1)]
+    out, section, steps = np.empty((9, 3), np.int32), Section(data), []
+
+    def fetch(starts: Ids, lengths: Ids) -> tuple[Bytes, Ids]:
+        steps.append([part.span(4 * number, 4)[0] for number in range(25)].index(int(starts[0])))
+        return section.fetch_ranges(starts, lengths)
+
+    for most, firsts in ((1 << 20, [0]), (128, [0, 2, 24]), (1, [0, 1, 2, 10, 24])):
+        monkeypatch.setattr("cnrfmt.encodings.integers._MOST_VALUES", most)
+        section.fetched.clear()
+        steps.clear()
+        part.decode_rows(fetch, positions, out, np.arange(9))
+        assert section.fetched == [part.span(4 * number, 4) for number in (0, 1, 2, 10, 24)]
+        assert steps == firsts
+        np.testing.assert_array_equal(out, codes[positions] << exponents[positions, None].astype(np.int32))
+
+
+@pytest.mark.parametrize("group", [4, 16])
+def test_rows_are_added_as_they_are_decoded(group: int) -> None:
+    rng, count, width = np.random.default_rng(group), 400, 6
+    layout = GridLayout("residual", 0, "rans", None, group)
+    codes, exponents = some_rows(layout, count, width)
+    _, data = section_of(layout, codes, exponents)
+    part, section = opened(layout, data, count, width), Section(data)
+    rows = codes << exponents[:, None].astype(np.int32)
+    # All, those of some groups and of few, in any order, the last one, none.
+    for positions in (np.arange(count), rng.permutation(count)[:90], np.array([399, 3, 3]), np.empty(0, np.int64)):
+        for element, wide in ((0, 6), (2, 3), (5, 1)):
+            targets = rng.permutation(count + 5)[: len(positions)]
+            values = rng.integers(-(1 << 31), 1 << 31, (count + 5, wide)).astype(np.int32)
+            grids = rng.choice(np.array([-1, 3], np.int32), count + 5)
+            want = values.astype(np.int64)
+            want[grids == -1] = 0
+            want[targets] += rows[positions, element : element + wide]
+            sums = RunningSums(values.copy(), grids.copy(), 3)
+            assert part.add_rows(section.fetch_ranges, positions, sums, targets, element) == -1
+            assert (sums.grids[targets] == 3).all()
+            assert np.array_equal(sums.values[targets], want[targets].astype(np.int32))
+            others = np.setdiff1d(np.arange(count + 5), targets)
+            assert np.array_equal(sums.values[others], values[others])
+            assert np.array_equal(sums.grids[others], grids[others])
+
+
+def test_rows_on_another_grid_are_told() -> None:
+    layout = GridLayout("residual", 0, "rans", None, 4)
+    codes, exponents = some_rows(layout, 30, 2)
+    _, data = section_of(layout, codes, exponents)
+    part, section = opened(layout, data, 30, 2), Section(data)
+    for place in (0, 13, 29):
+        sums = RunningSums(np.zeros((30, 2), np.int32), np.full(30, -1, np.int32), 0)
+        sums.grids[place] = 1
+        assert part.add_rows(section.fetch_ranges, np.arange(30), sums, np.arange(30)) == place
+        assert not sums.values[place].any()
+
+
+@pytest.mark.parametrize("bad", [0, 5, 11])
+def test_a_damaged_group_is_named(bad: int) -> None:
+    layout = GridLayout("residual", 0, "rans", None, 4)
+    codes, exponents = some_rows(layout, 48, 5)
+    _, data = section_of(layout, codes, exponents)
+    part, data = opened(layout, data, 48, 5), data.copy()
+    start = part.span(4 * bad, 4)[0]
+    data[start : start + 32] = 0
+    section = Section(data)
+    sums = RunningSums(np.zeros((48, 5), np.int32), np.full(48, -1, np.int32), 0)
+    places = np.arange(48)
+    found = damage("grid-codes", lambda: part.add_rows(section.fetch_ranges, places, sums, places))
+    assert found.place == f"here, group {bad}"
 
 
 @given(st.data())

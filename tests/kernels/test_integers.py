@@ -253,6 +253,31 @@ def test_integers_out_of_range(given: Give) -> None:
     assert kernel.out_of_range(np.empty((0, 3), np.int32), 0, 0) == -1
 
 
+@pytest.mark.parametrize("width", [1, 3, 64, 3000])
+def test_integers_become_values_where_all_are_in_range(width: int) -> None:
+    rng, least, greatest = np.random.default_rng(width), 1 - (1 << 24), (1 << 24) - 1
+    count = 7 if width > 1000 else 5000 // width
+    rows = rng.integers(least, greatest, (count, width), np.int32, endpoint=True)
+    rows[0, 0], rows[-1, -1] = least, greatest
+    found = rows.copy()
+    assert kernel.checked_values(found, least, greatest, -30) == -1
+    assert np.array_equal(found.view(np.float32).astype(np.float64), rows * 2.0**-30)
+    for row, value in ((count - 1, greatest + 1), (count // 2, least - 1), (0, 2**31 - 1), (1, -(2**31))):
+        found = rows.copy()
+        found[row, width // 2] = value
+        assert kernel.checked_values(found, least, greatest, -30) == row
+    assert kernel.checked_values(rows[:0], least, greatest, -30) == -1
+
+
+def test_groups_of_rows(given: Give) -> None:
+    rng = np.random.default_rng(0)
+    for group, count in ((1, 30), (7, 30), (64, 200), (5, 0)):
+        positions = np.sort(rng.integers(0, 300, count))
+        numbers = np.full(count, -7, np.int64)
+        found = kernel.groups_of(given(positions), group, numbers)
+        assert numbers[:found].tolist() == sorted({p // group for p in positions.tolist()})
+
+
 @pytest.mark.parametrize("floor", [-126, -125, -24, -1, 0, 1, 60, 103])
 def test_values_are_exact(floor: int, given: Give) -> None:
     rows = np.array([[0, 1, -1], [2**24 - 1, 1 - 2**24, 12345]], np.int32)

@@ -335,8 +335,9 @@ def group_of(models: twin.Models, group: twin.Group) -> tuple[int, Array, list[i
     rans.fill_kinds(frequencies, kind_symbols)
     out, exponents = np.empty((rows, width), np.int32), np.empty(rows, np.uint8)
     wrong, _ = rans.decode_groups(
-        data, np.array([0, len(data)]), rows, kinds, kind_slots, kind_symbols, tables_of(models.classes), 25,
-        np.empty(8, np.int64), np.empty(32, np.int64), np.empty(rows, np.uint16), np.empty(rows * width, np.uint16),
+        data, np.array([0]), np.array([len(data)]), rows, kinds, kind_slots, kind_symbols,
+        tables_of(models.classes), 25,
+        np.empty(16, np.int64), np.empty(64, np.int64), np.empty(rows, np.uint16), np.empty(rows * width, np.uint16),
         out, exponents,
     )  # fmt: skip
     return wrong, out.astype(np.int64), exponents.tolist()

@@ -19,7 +19,7 @@ from tools.bench._fidelity_kernels import BATCH
 from tools.bench._fidelity_learners import LEARNERS, STEPS, Learner
 from tools.bench._fidelity_report import bound, changes
 
-SOME = "float32;row-wise 4;grid, 1 lr"
+SOME = "float32;row-wise 4;grid for 10"
 
 
 def warm(name: str, folder: Path) -> tuple[Learner, Path]:
@@ -33,7 +33,7 @@ def test_a_restore_in_float32_changes_nothing(name: str, tmp_path: Path) -> None
     learner, path = warm(name, tmp_path)
     at = loss.restore_steps(3, learner.intervals)
     base = loss.run(learner, path, tmp_path, "uninterrupted", None, at)
-    again = loss.run(learner, path, tmp_path, RAW, ENCODINGS[RAW](learner.rate), at)
+    again = loss.run(learner, path, tmp_path, RAW, ENCODINGS[RAW](learner), at)
     assert again == base
     assert np.isfinite(list(base["judged"].values())).all()
 
@@ -44,7 +44,7 @@ def test_coarse_codes_change_the_run_and_the_placebo_does_so_less(tmp_path: Path
     base = loss.run(learner, path, tmp_path, "uninterrupted", None, at)
 
     def moved(encoding: str) -> float:
-        settings = ENCODINGS[encoding](learner.rate) if encoding in ENCODINGS else None
+        settings = ENCODINGS[encoding](learner) if encoding in ENCODINGS else None
         return abs(loss.change(loss.run(learner, path, tmp_path, encoding, settings, at), base, at)["after"])
 
     placebo, fine, coarse = map(moved, (loss.PLACEBO, "row-wise 8", "row-wise 2"))
@@ -84,7 +84,7 @@ def test_bytes_are_those_of_files_and_touched_rows_are_fewer(tmp_path: Path) -> 
     touched = touched_by_the_end(learner, loss.warm_up(learner, path))
     tables = learner.tables()
     assert all(0 < len(ids) < len(tables[name].values) for name, ids in touched.items())
-    found = {n: count(learner, path, tmp_path, ENCODINGS[n](learner.rate), touched) for n in (RAW, "grid, 1 lr")}
+    found = {n: count(learner, path, tmp_path, ENCODINGS[n](learner), touched) for n in (RAW, "grid for 10")}
     full, grid = found.values()
     assert full["touched"]["written"][0] < full["consecutive"]["written"][0]
     assert bandwidth(full, full, "consecutive") > 1
@@ -119,7 +119,7 @@ def test_a_run_goes_on_from_its_state_and_writes_its_results(
     again = capsys.readouterr()
     assert again.err.count("restores") == 1
     tables = first.split("\n\n", 1)[1]
-    assert "grid, 1 lr" in tables
+    assert "grid for 10" in tables
     assert again.out.endswith(tables)
     assert (results / "fidelity.txt").read_text() == again.out
     found = json.loads((results / "fidelity.json").read_text())["learners"]["movielens"]

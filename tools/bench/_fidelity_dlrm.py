@@ -34,6 +34,7 @@ class Dlrm:
 
     def __init__(self, data: Data, shape: Shape, seed: int, *, optimizer: str, steps: int, dim: int = DIM) -> None:
         self.name, self.rate = "dlrm", RATES[optimizer]
+        self.alike: tuple[str, ...] = ()
         self.best: float | None = data.best
         drift = f", {shape.drift:.0%} of the rows in use change in an interval" if shape.drift else ""
         self.about = (

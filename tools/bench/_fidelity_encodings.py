@@ -8,6 +8,7 @@ from typing import Any
 
 import cnrfmt
 from cnrfmt import CheckpointManager
+from tools.bench._fidelity_learners import Learner
 
 RAW = "float32"
 RESTORES = (1, 3, 10, 20)
@@ -16,23 +17,23 @@ RESTORES = (1, 3, 10, 20)
 Settings = Mapping[str, Any]
 
 
-def _grid(rate: float, c: float) -> Settings:
-    """Steps in learning rates; said outright, they stay as they are however often the run is interrupted."""
-    return {"encoding": cnrfmt.Grid(learning_rate=rate, c=c)}
+def _grid(learner: Learner, restores: int) -> Settings:
+    """In steps for so many restores; a run that is interrupted more often goes on in finer ones."""
+    rowwise = dict.fromkeys(learner.alike, cnrfmt.Quantize(bits=2))
+    return {"encoding": {**rowwise, "*": cnrfmt.Grid(learning_rate=learner.rate, restores=restores)}}
 
 
-ENCODINGS: dict[str, Callable[[float], Settings]] = {
-    RAW: lambda rate: {"bits": 32},
-    "row-wise 8": lambda rate: {"bits": 8},
-    "row-wise 4": lambda rate: {"quantize": cnrfmt.Quantize(bits=4, method="adaptive")},
-    "row-wise 3": lambda rate: {"quantize": cnrfmt.Quantize(bits=3, method="adaptive")},
-    "row-wise 2": lambda rate: {"quantize": cnrfmt.Quantize(bits=2, method="adaptive")},
-    "grid, 1/2 lr": lambda rate: _grid(rate, 0.5),
-    "grid, 1 lr": lambda rate: _grid(rate, 1),
-    "grid, 2 lr": lambda rate: _grid(rate, 2),
-    "grid, 4 lr": lambda rate: _grid(rate, 4),
+ENCODINGS: dict[str, Callable[[Learner], Settings]] = {
+    RAW: lambda _: {"bits": 32},
+    "row-wise 8": lambda _: {"bits": 8},
+    "row-wise 4": lambda _: {"quantize": cnrfmt.Quantize(bits=4, method="adaptive")},
+    "row-wise 3": lambda _: {"quantize": cnrfmt.Quantize(bits=3, method="adaptive")},
+    "row-wise 2": lambda _: {"quantize": cnrfmt.Quantize(bits=2, method="adaptive")},
+    "grid for 20": lambda learner: _grid(learner, 20),
+    "grid for 10": lambda learner: _grid(learner, 10),
+    "grid for 3": lambda learner: _grid(learner, 3),
 }
-"""By their names: the settings for a learning rate."""
+"""By their names: the settings for a learner."""
 
 
 def manager(path: Path, settings: Settings, policy: str = "consecutive", **others: Any) -> CheckpointManager:

@@ -31,11 +31,14 @@ class Learner(Source, Protocol):
         The learning rate of its rows.
     position
         Where its reader stands.
+    alike
+        Tables whose rows repeat one number: they are stored in rows of 2 bits beside a grid.
     best
         The loss that nothing can be better than on what is held out, where that is known.
     """
 
     rate: float
+    alike: tuple[str, ...]
     best: float | None
 
     @property
@@ -58,6 +61,7 @@ class Grocery(Orders):
     """The demo's recommender on real grocery orders, judged by its log-loss on each user's last one."""
 
     rate = float(SETTINGS.rate)
+    alike = (KEYED,)
     best: float | None = None
 
     def __init__(self, seed: int, *, intervals: int = 12, quick: bool = False) -> None:
@@ -100,6 +104,7 @@ class Films(Ratings):
     """Factorised ratings of films; every tenth, at random, is held out and judged by its squared error."""
 
     rate = 0.05
+    alike = ()
     best: float | None = None
 
     def __init__(self, seed: int, *, intervals: int = 12, quick: bool = False) -> None:

@@ -73,7 +73,7 @@ class Bench:
     def _bytes(self, one: _Seed) -> None:
         for encoding in self._options.encodings:
             if encoding not in one.found["bytes"]:
-                settings = ENCODINGS[encoding](one.learner.rate)
+                settings = ENCODINGS[encoding](one.learner)
                 counted = sizes.count(one.learner, one.folder / "warm", one.folder, settings, one.touched)
                 self._keep(one.found["bytes"], encoding, counted, f"{one.name}: bytes of {encoding}")
 
@@ -86,7 +86,7 @@ class Bench:
                 if str(number) in outcomes:
                     continue
                 steps = [loss.restore_steps(n, one.learner.intervals) for n in (restores if number == 0 else [number])]
-                settings = ENCODINGS[encoding](one.learner.rate) if encoding in ENCODINGS else None
+                settings = ENCODINGS[encoding](one.learner) if encoding in ENCODINGS else None
                 at = {step for each in steps for step in each}
                 outcome = loss.run(one.learner, one.folder / "warm", one.folder, encoding, settings, at)
                 what = f"{one.name}, seed {one.seed}: {encoding}, {number} restores"

@@ -105,7 +105,7 @@ def _read_otherwise(layout: IntegerLayout, part: OpenPart, section: Any, rows: A
     same(rest.tolist(), rows[middle:].tolist(), f"rows of {layout} from the middle on")
     backwards = np.arange(len(rows), dtype=np.int64)[::-1].copy()
     scattered = np.zeros_like(rows)
-    part.decode_rows(lambda at, size: (section[at : at + size], 0), backwards, scattered, backwards)
+    part.decode_rows(lambda starts, _: (section, starts), backwards, scattered, backwards)
     same(scattered.tolist(), rows.tolist(), f"rows of {layout} decoded one by one")
 
 

@@ -122,7 +122,7 @@ def _in_learning_rates(choice: Any) -> Any:
             "plan: what codes on a grid take follows from its steps in learning rates; give the Grid learning_rate, "
             "with c or restores"
         )
-    return replace(choice, learning_rate=1.0, restores=None, c=choice.size / choice.learning_rate)
+    return replace(choice, learning_rate=1.0, restores=None, c=choice.counted.coarseness / choice.learning_rate)
 
 
 def index_bytes(count: int, span: int) -> int:

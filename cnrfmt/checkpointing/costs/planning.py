@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from cnrfmt.checkpointing.compacting.compaction import due
 from cnrfmt.checkpointing.costs.estimates import TableShape, manifest_bytes, recipes_for, segment_sizes
 from cnrfmt.checkpointing.costs.rates import Rates
 from cnrfmt.checkpointing.costs.traffic import Traffic
-from cnrfmt.checkpointing.policies import Costs, Decision, History, Policy, costs_of, policy_for
+from cnrfmt.checkpointing.policies import Costs, Decision, History, Policy, costs_by_needs, policy_for
+from cnrfmt.checkpointing.settings import LEAST_SEGMENTS
+from cnrfmt.encodings import Recipe
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import UsageError
 from cnrfmt.run_record import CheckpointRecord
 from cnrfmt.sizes import Sizes
+
+
+@dataclass(frozen=True)
+class PlannedMerge:
+    """A merge behind a checkpoint: one segment in the place of several, with the same content.
+
+    Attributes
+    ----------
+    rows, sizes
+        As those of a checkpoint.
+    write_seconds
+        How long it takes to write. None without rates.
+    """
+
+    rows: int
+    sizes: Sizes
+    write_seconds: float | None
+
+    @property
+    def nbytes(self) -> int:
+        """All of its bytes."""
+        return sum(self.sizes.values())
 
 
 @dataclass(frozen=True)
@@ -28,11 +56,13 @@ class PlannedCheckpoint:
     sizes
         Its bytes by what they hold, under the keys of `cnrfmt.sizes`, the manifest among `metadata`.
     chain
-        Segments that a restore reads.
+        Segments that a restore reads, before a merge.
     stall_seconds
         How long the tables mayn't change: until the rows are gathered and encoded. None without rates.
     write_seconds
         How long it takes behind that until it is durable. None without rates.
+    merge
+        What is merged then, if anything is.
     """
 
     kind: Decision
@@ -41,10 +71,11 @@ class PlannedCheckpoint:
     chain: int
     stall_seconds: float | None
     write_seconds: float | None
+    merge: PlannedMerge | None = None
 
     @property
     def nbytes(self) -> int:
-        """All of its bytes."""
+        """All of its bytes; those of the merge are apart."""
         return sum(self.sizes.values())
 
 
@@ -59,7 +90,7 @@ class CheckpointPlan:
     checkpoints
         One per interval, the first a baseline.
     costs
-        What they write, and what is kept of them.
+        What they write, merges included, and what is kept of them.
     plain_bytes
         What one full checkpoint takes as plain arrays: all columns in their own data types, keys, and dense state.
     interval_seconds
@@ -87,7 +118,51 @@ class CheckpointPlan:
     def late(self) -> int:
         """How many checkpoints take longer than their interval, so that the next one has to wait or is left out."""
         limit = self.interval_seconds
-        return sum((c.stall_seconds or 0) + (c.write_seconds or 0) > limit for c in self.checkpoints)
+        return sum((c.stall_seconds or 0) + _behind(c) > limit for c in self.checkpoints)
+
+
+class _Step(NamedTuple):
+    """A segment of a chain: its bytes, those with its manifest, and how many intervals' changes it holds."""
+
+    number: int
+    length: int
+    nbytes: int
+    intervals: int
+    toc: bytes
+
+
+class _Chain:
+    """The segments that a restore of the newest version reads."""
+
+    def __init__(
+        self,
+        tables: Sequence[TableShape],
+        recipes: Mapping[tuple[str, str], Recipe],
+        dense_bytes: int,
+        keep: int,
+    ) -> None:
+        self._tables, self._recipes, self._dense_bytes, self._keep = tables, recipes, dense_bytes, keep
+        self._numbers = itertools.count()
+        self.steps: list[_Step] = []
+
+    def put(self, version: int, behind: int, counts: Sequence[int], intervals: int) -> Sizes:
+        """Puts a segment of so many rows behind the first `behind` ones, all others go; its bytes, manifest included.
+
+        The first of a chain is a baseline.
+        """
+        sizes, toc = segment_sizes(self._tables, counts if behind else None, self._recipes, self._dense_bytes)
+        length, before = sum(sizes.values()), self.steps[:behind]
+        versions = min(self._keep, version + 1) - 1
+        sizes["metadata"] += manifest_bytes(self._tables, [*(step.toc for step in before), toc], versions)
+        self.steps = [*before, _Step(next(self._numbers), length, sum(sizes.values()), intervals, toc)]
+        return sizes
+
+    def due(self, most_segments: int | None, share: float | None) -> int | None:
+        """The segment from which on the chain is to be merged, if it is."""
+        if most_segments is None and share is None:
+            return None
+        found = due([step.length for step in self.steps], most_segments or sys.maxsize, share)
+        return None if found is None else found[0]
 
 
 def plan_checkpoints(
@@ -101,6 +176,8 @@ def plan_checkpoints(
     intervals: int = 12,
     interval_seconds: float = 1800.0,
     keep: int = 1,
+    merge_share: float | None = None,
+    most_segments: int | None = None,
     rates: Rates | None = None,
 ) -> CheckpointPlan:
     """Plans the checkpoints of a run to a directory; nothing is read or written.
@@ -127,6 +204,8 @@ def plan_checkpoints(
         How many checkpoints, and how far apart.
     keep
         How many versions stay readable.
+    merge_share, most_segments
+        When chains are merged, as the manager takes it; None for either: not for that.
     rates
         Of the machine, for stall and write times; None leaves them open.
 
@@ -136,31 +215,41 @@ def plan_checkpoints(
         Arguments that aren't legal.
     """
     _check(tables, dense_bytes, intervals, interval_seconds, keep)
+    if merge_share is not None and not 0 < merge_share < float("inf"):
+        raise UsageError(f"plan: merge_share is a number above 0, or None, found {merge_share!r}")
+    if most_segments is not None and most_segments < LEAST_SEGMENTS:
+        raise UsageError(f"plan: most_segments is at least {LEAST_SEGMENTS}, or None, found {most_segments!r}")
     chosen = policy_for(policy)
     recipes = recipes_for(tables, bits, quantize)
+    chain = _Chain(tables, recipes, dense_bytes, keep)
     records: list[CheckpointRecord] = []
     planned: list[PlannedCheckpoint] = []
-    tocs: list[bytes] = []
+    needs: list[dict[int, int]] = []
     for version in range(intervals):
         since = records[_newest_baseline(records) :]
-        history = _history(tables, traffic, since, records)
-        kind = chosen.decide(history)
-        counts = None
-        if kind != "baseline":
-            counts = [_touched(t, traffic, 1 if kind == "delta" else len(since)) for t in tables]
-        sizes, toc = segment_sizes(tables, counts, recipes, dense_bytes)
-        tocs = {"baseline": [], "delta": tocs, "since-baseline": tocs[:1]}[kind] + [toc]
-        sizes["metadata"] += manifest_bytes(tables, tocs, min(keep, version + 1) - 1)
-        rows = sum(t.count for t in tables) if counts is None else sum(counts)
+        kind = chosen.decide(_history(tables, traffic, since, records))
+        covered = 1 if kind == "delta" else len(since)
+        counts = [t.count if kind == "baseline" else _touched(t, traffic, covered) for t in tables]
+        behind = {"baseline": 0, "delta": len(chain.steps), "since-baseline": 1}[kind]
+        sizes = chain.put(version, behind, counts, covered)
         stall = write = None
         if rates is not None:
-            moved = sum(n * t.plain_bytes for t, n in zip(tables, counts or [t.count for t in tables], strict=True))
+            moved = sum(n * t.plain_bytes for t, n in zip(tables, counts, strict=True))
             stall = moved / (rates.encode if kind == "baseline" else rates.gather)
             write = sum(sizes.values()) / rates.write
-        planned.append(PlannedCheckpoint(kind, rows, sizes, len(tocs), stall, write))
-        records.append(CheckpointRecord(version, None, "", kind, rows, planned[-1].nbytes, bits, len(tocs)))
+        found = PlannedCheckpoint(kind, sum(counts), sizes, len(chain.steps), stall, write)
+        records.append(CheckpointRecord(version, None, "", kind, found.rows, found.nbytes, bits, found.chain))
+        if (first := chain.due(most_segments, merge_share)) is not None:
+            covered = sum(step.intervals for step in chain.steps[first:])
+            counts = [t.count if first == 0 else _touched(t, traffic, covered) for t in tables]
+            sizes = chain.put(version, first, counts, covered)
+            write = None if rates is None else sum(sizes.values()) / rates.write
+            found = replace(found, merge=PlannedMerge(sum(counts), sizes, write))
+        planned.append(found)
+        needs.append({step.number: step.nbytes for step in chain.steps})
+    written = [c.nbytes + (0 if c.merge is None else c.merge.nbytes) for c in planned]
     plain = sum(t.count * (t.plain_bytes + (8 if t.schema.keyed else 0)) for t in tables) + dense_bytes
-    return CheckpointPlan(chosen.name, tuple(planned), costs_of(records, keep), plain, interval_seconds)
+    return CheckpointPlan(chosen.name, tuple(planned), costs_by_needs(written, needs, keep), plain, interval_seconds)
 
 
 def _check(
@@ -174,6 +263,12 @@ def _check(
             raise UsageError(f"plan: {name} is an integer of at least {least}, found {value!r}")
     if not 0 < interval_seconds < float("inf"):
         raise UsageError(f"plan: an interval takes more than no time, found {interval_seconds!r} seconds")
+
+
+def _behind(checkpoint: PlannedCheckpoint) -> float:
+    """Seconds until a checkpoint and the merge behind it are written."""
+    merge = checkpoint.merge
+    return (checkpoint.write_seconds or 0) + (0 if merge is None else merge.write_seconds or 0)
 
 
 def _newest_baseline(records: Sequence[CheckpointRecord]) -> int:

@@ -21,6 +21,8 @@ from cnrfmt.table_writes import ColumnWrite, RowIds, TableWrite
 
 _TABLE = 128 << 20
 """The most bytes of rows in memory that are picked from: more than caches hold."""
+_SMALL = 16 << 20
+"""A snapshot of a table of fewer bytes than this takes little more than one of an empty table."""
 _SHARE = 4
 """One row in so many is picked, or as many are taken one behind the other."""
 _ROUNDS = 5
@@ -84,6 +86,11 @@ def snapshot_rates(table: TableShape, recipe: Recipe, threads: int) -> tuple[flo
     warm = TableWrite(table.schema, RowIds(1), (ColumnWrite(column, Picked(few, [0]), recipe),))
     _snapshot_seconds(warm, threads)
     return rate(as_source(rows[:count], what=WEIGHT)), rate(Picked(rows, picked))
+
+
+def is_small(table: TableShape) -> bool:
+    """Whether a snapshot of a table is so soon done that what it takes in any case is most of it."""
+    return table.count * table.plain_bytes < _SMALL
 
 
 def _snapshot_seconds(write: TableWrite, threads: int) -> float:

@@ -12,19 +12,20 @@ from itertools import pairwise
 from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import GridLayout, IntegerLayout
 
-BITS = ((0.5, 2.9), (1.0, 2.1), (2.0, 1.5), (3.0, 1.27), (4.0, 1.1), (8.0, 0.77))
-"""By the steps in learning rates: bits of a value in a delta."""
-ROW_BITS = 5.4
-"""Of a row: its step, and how active it is."""
-BASELINE = 1.1
-"""By how much more a value takes in a baseline, of rows that were trained."""
+BITS = ((0.5, 3.6), (1.25, 2.4), (3.0, 1.65), (6.0, 1.1), (10.0, 0.8))
+"""By what the steps of a row in its n-th checkpoint are an n-th of, in learning rates: bits of a value.
+
+That is of rows that were trained, in a delta or in a baseline.
+"""
+ROW_BITS = 4.2
+"""Of a row: its step, and how large its codes are."""
 LOG_BITS = 8
 """Of a logarithmic code of 12 bits in a delta; more codes have as many more. In a baseline they take all their bits."""
 _LOG = 12
 
 
 def value_bits(c: float) -> float:
-    """Bits of a value in a delta, in steps of `c` learning rates."""
+    """Bits of a value in steps of `c` learning rates over the number of checkpoints that its row was in."""
     least, most = BITS[0], BITS[-1]
     if c <= least[0]:
         # Steps that are half as long take a bit more.
@@ -40,7 +41,7 @@ def section_bytes(layout: IntegerLayout, c: float, count: int, width: int, *, is
     if layout.payload != "rans":
         raise UsageError(f"plan: what codes take is known of payload='rans', not of {layout.payload!r}")
     if isinstance(layout, GridLayout):
-        bits = value_bits(c) * (1 if is_delta else BASELINE) * width + ROW_BITS
+        bits = value_bits(c) * width + ROW_BITS
     else:
         bits = layout.bits - (_LOG - LOG_BITS if is_delta else 0)
     return math.ceil(count * bits / 8)
@@ -48,9 +49,9 @@ def section_bytes(layout: IntegerLayout, c: float, count: int, width: int, *, is
 
 def words(c: float) -> str:
     """What is assumed, in words."""
-    bits = value_bits(c)
     return (
-        f"typical of trainers with Adagrad, and a third more or less for others: {bits:.3g} bits per value in steps of "
-        f"{c:.3g} learning rates, {BASELINE * bits:.3g} in a baseline, all of whose rows are taken for trained; "
-        f"{ROW_BITS:g} bits more per row; {LOG_BITS} bits of a {_LOG}-bit logarithmic code, {_LOG} in a baseline"
+        f"typical of trainers with Adagrad, and a third more or less for others: {value_bits(c):.3g} bits per value in "
+        f"steps of {c:.3g} learning rates over the checkpoints that a row was in, all rows of a baseline taken for "
+        f"trained; {ROW_BITS:g} bits more per row; {LOG_BITS} bits of a {_LOG}-bit logarithmic code, {_LOG} in a "
+        "baseline"
     )
