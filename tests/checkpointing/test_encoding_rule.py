@@ -62,14 +62,14 @@ NO_COLUMN = "no column tells how far"
         ({}, 8, 8, "row-wise 8 bits: no learning rate was given"),
         ({"learning_rate": 0.01}, 8, 8, "row-wise 8 bits: how many restores are expected wasn't said"),
         ({"expected_restores": 3}, 3, 3, "row-wise 3 bits: no learning rate was given"),
-        (KNOWN, "grid", 3, "grid, steps of 0.03 (3 learning rates)"),
+        (KNOWN, "grid", 3, "grid, steps of 0.015 (1.5 learning rates)"),
         (KNOWN, "grid", 3, f"row-wise 3 bits: {NO_COLUMN}"),
-        ({"learning_rate": 0.01, "failure_rate": 0.5, "run_hours": 16}, "grid", 4, "grid, steps of 0.03 (3 learning"),
+        ({"learning_rate": 0.01, "failure_rate": 0.5, "run_hours": 16}, "grid", 4, "grid, steps of 0.015 (1.5"),
         ({"bits": 4}, 4, 4, "row-wise 4 bits: it was asked for"),
         ({"quantize": {"user": Quantize(2)}}, 2, 8, "row-wise 2 bits: it was asked for"),
         ({"encoding": "rowwise", "expected_restores": 20}, 4, 4, "row-wise 4 bits"),
         ({"encoding": "grid", **KNOWN}, "grid", "grid", "raw: weights aren't float32"),
-        ({"encoding": "grid", "learning_rate": 0.01}, "grid", "grid", "grid, steps of 0.0125 (1.25 learning rates)"),
+        ({"encoding": "grid", "learning_rate": 0.01}, "grid", "grid", "grid, steps of 0.00625 (0.625 learning rates)"),
         ({"encoding": Grid(step=0.25)}, "grid", "grid", "grid, steps of 0.25"),
         ({"encoding": {"user": Grid(step=0.25)}}, "grid", 8, "row-wise 8 bits: no learning rate was given"),
         ({"encoding": {"i*": Quantize(2)}, **KNOWN}, "grid", 2, "row-wise 2 bits"),
@@ -170,7 +170,7 @@ def test_more_restores_than_expected_make_steps_finer(tmp_path: Path, encoding: 
             assert plan is not None
             sizes.append(coarseness_of(plan))
             kinds.append(m._run.lineage.checkpoints[-1].kind)
-    assert sizes == [0.06] * 4 + [0.03] * 2
+    assert sizes == pytest.approx([0.0675] * 4 + [0.03] * 2)
     assert kinds == ["baseline", "delta", "delta", "delta", "baseline", "delta"]
     assert any("5 restores where 3 were expected" in words for words in stored(path)[1])
 
@@ -180,7 +180,7 @@ def test_info_says_which_encoding_and_why(tmp_path: Path) -> None:
     out = io.StringIO()
     with redirect_stdout(out):
         assert main(["info", str(tmp_path / "run")]) == 0
-    assert "grid, steps of 0.03 (3 learning rates) (user)" in out.getvalue()
+    assert "grid, steps of 0.015 (1.5 learning rates) (user)" in out.getvalue()
     assert "row-wise 3 bits: no column tells how far" in out.getvalue()
     out = io.StringIO()
     with redirect_stdout(out):

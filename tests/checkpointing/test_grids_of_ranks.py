@@ -107,7 +107,7 @@ def test_all_ranks_take_the_plan_of_one_writer(tmp_path: Path, encoding: Any) ->
     assert grids == set(alone) - (set() if encoding == "grid" else {"plain"})
     (step,) = [step for column, _, step in alone["rows"] if column == "weight"]
     is_counted = encoding is not BY_STATE
-    reference = 1 if is_counted else float(np.median(Uneven(None).state[7:]))
+    reference = 2 if is_counted else float(np.median(Uneven(None).state[7:]))
     assert step.reference == pytest.approx(reference, rel=0.01)
     for ranks in (2, 3):
         path, others = tmp_path / str(ranks), 5 - ranks
@@ -133,13 +133,13 @@ def test_ranks_wait_for_grids_of_new_tables_alone(tmp_path: Path, monkeypatch: p
         return real(coordinator, name, payload)
 
     def shard(a: int, b: int, of: int) -> Shard:
-        values = np.full((b - a, 2), 0.5, F32)
+        values = np.full((b - a, 4), 0.5, F32)
         return Shard(TableData(values, columns={"sum": state[a:b]}), rows=(a, b), of_rows=of)
 
     def body(coordinator: FileCoordinator) -> list[int]:
         rank = coordinator.rank
         first, grown = [(0, 20), (20, 40), (40, 40)][rank], [(0, 20), (20, 40), (40, ROWS)][rank]
-        own = {f"own {rank}": TableData(np.ones((9, 3), F32), columns={"sum": state[:9]})}
+        own = {f"own {rank}": TableData(np.ones((9, 4), F32), columns={"sum": state[:9]})}
         counts = []
         with CheckpointManager(path, coordinator=coordinator, fs=QuickFs(), merge_share=None, **KNOWN) as m:
 

@@ -95,11 +95,11 @@ def test_a_grid_says_what_is_typical(cnr: Command) -> None:
     assert lines[0] == "consecutive, 12 checkpoints"
     assert "on a grid, in steps for 3 restores expected; 1 version kept readable, in a directory" in lines
     text = " ".join(lines)
-    assert "typical of trainers with Adagrad, and a third more or less for others: 1.1 bits per value" in text
+    assert "typical of trainers with Adagrad, and a third more or less for others: 1.05 bits per value" in text
     assert "bits: " not in text
-    # 64 values of 1.1 bits and 4.2 a row.
+    # 64 values of 1.05 bits and 4.2 a row.
     first = cnr(*words, "--encoding", "grid", "--expected-restores", 3, "--json", *GIVEN).json["checkpoints"][0]
-    assert first["bytes_by_part"]["weights"] == pytest.approx((100000 * 74.6 + 300 * 21.8) / 8, abs=3)
+    assert first["bytes_by_part"]["weights"] == pytest.approx((100000 * 71.4 + 300 * 21) / 8, abs=3)
     # Nothing said may mean any number of restores.
     plan = cnr(*words, "--encoding", "grid", "--policy", "full", "--json", *GIVEN).json
     assert (plan["policy"], plan["assumed"][1].split(";")[0]) == (

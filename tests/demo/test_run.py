@@ -21,7 +21,7 @@ from cnrfmt.demo.orders import Dataset
 from cnrfmt.demo.plot import check_path
 from cnrfmt.demo.report import Screen
 from cnrfmt.demo.run import run_demo
-from cnrfmt.format.encoding import GridLayout
+from cnrfmt.format.encoding import GridLayout, RowwiseLayout
 
 _SCRIPT = """
 import sys
@@ -159,7 +159,7 @@ def test_a_grid_is_compared_with_rows_of_few_bits(tmp_path: Path, exact: Told) -
     # What it was compared with is gone.
     assert [path.name for path in tmp_path.glob("*.cnr")] == ["demo.cnr"]
     with cnrfmt.open(tmp_path / "demo.cnr") as ck:
-        assert isinstance(ck["pair"].encoding, GridLayout)
+        assert [type(ck[name].encoding) for name in ("user", "pair")] == [GridLayout, RowwiseLayout]
     assert cnrfmt.verify(tmp_path / "demo.cnr").sound
 
 

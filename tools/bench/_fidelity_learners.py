@@ -149,6 +149,7 @@ def _dlrm(shape: Shape, optimizer: str = "adagrad") -> Callable[[int, bool], Lea
 LEARNERS: dict[str, Callable[[int, bool], Learner]] = {
     "dlrm": _dlrm(FULL),
     "drift": _dlrm(DRIFTING),
+    "adagrad": _dlrm(SMALL),
     "adam": _dlrm(SMALL, "adam"),
     "sgd": _dlrm(SMALL, "sgd"),
     "orders": lambda seed, quick: Grocery(seed, quick=quick),

@@ -12,7 +12,7 @@ from itertools import pairwise
 from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import GridLayout, IntegerLayout
 
-BITS = ((0.5, 3.6), (1.25, 2.4), (3.0, 1.65), (6.0, 1.1), (10.0, 0.8))
+BITS = ((0.5, 3.6), (1.25, 2.4), (3.0, 1.65), (6.75, 1.05), (10.0, 0.8))
 """By what the steps of a row in its n-th checkpoint are an n-th of, in learning rates: bits of a value.
 
 That is of rows that were trained, in a delta or in a baseline.
