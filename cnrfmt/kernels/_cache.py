@@ -116,8 +116,8 @@ class _Directory:
             if self._announced:
                 return
             self._announced = True
-        kept = f"once (some seconds); later starts read them from {self._path}"
-        text = f"compiling its kernels {kept if self._path else '(some seconds)'}"
+        kept = f"once (up to half a minute); later starts read them from {self._path}"
+        text = f"compiling its kernels {kept if self._path else '(up to half a minute)'}"
         logging.getLogger("cnrfmt").info(text)
         # A line that nobody asked for has no place in a pipe or a log file.
         if os.environ.get("CNRFMT_VERBOSE") or (sys.stderr is not None and sys.stderr.isatty()):

@@ -16,7 +16,7 @@ from cnrfmt.kernels import _cache
 from cnrfmt.kernels._numba import config
 
 ROOT = Path(cnrfmt.__file__).parent.parent
-COMPILING = "cnrfmt: compiling its kernels once (some seconds); later starts read them from"
+COMPILING = "cnrfmt: compiling its kernels once (up to half a minute); later starts read them from"
 PROGRAM = """
 import numpy as np
 from cnrfmt.kernels.rows import unclaimed
@@ -92,7 +92,7 @@ def test_without_a_cache(tmp_path: Path) -> None:
         said = call(tmp_path / "file", CNRFMT_VERBOSE="1", PYTHONWARNINGS="default")
         assert said.count("RuntimeWarning: cnrfmt compiles its kernels in every process") == 1
         assert said.count("Set CNRFMT_CACHE_DIR to a directory that only you can write to.") == 1
-        assert "cnrfmt: compiling its kernels (some seconds)\n" in said
+        assert "cnrfmt: compiling its kernels (up to half a minute)\n" in said
 
 
 def test_nothing_is_written_beside_the_sources(tmp_path: Path) -> None:
@@ -244,5 +244,5 @@ def test_the_log_tells_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
         directory.announce_compilation()
         directory.announce_compilation()
     assert [record.getMessage() for record in caplog.records] == [
-        f"compiling its kernels once (some seconds); later starts read them from {place}"
+        f"compiling its kernels once (up to half a minute); later starts read them from {place}"
     ]
