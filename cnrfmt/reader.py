@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import numpy as np
-
 from cnrfmt import parallel
 from cnrfmt.arrays import Array
 from cnrfmt.errors import DamagedError, MissingKeyError, UsageError, VersionExpiredError, VersionNotFoundError
-from cnrfmt.format.manifest import Manifest, Retained, parse_manifest
+from cnrfmt.format.manifest import Manifest
+from cnrfmt.history import History, check_goes_on, read_head
 from cnrfmt.memory import Budget, check_limit, guarded
 from cnrfmt.run_record import record_of, user_metadata
 from cnrfmt.segment_reader import Backend, SegmentReader, Verify
@@ -43,45 +42,6 @@ class Refreshed:
     dropped: tuple[str, ...]
 
 
-class _History:
-    """The newest manifest of a container, and the older ones that it names.
-
-    A checkpoint shares it with its views, which so don't hold the checkpoint: one that nobody closed goes with its
-    files as soon as nobody holds it, without waiting for the collector of cycles.
-    """
-
-    head: Manifest
-
-    def __init__(self, path: str, container: Container) -> None:
-        self.path, self.container = path, container
-
-    def manifest_of(self, version: int, budget: Budget) -> Manifest | None:
-        """The manifest of a version of the head's history; None if it was committed but isn't retained."""
-        head = self.head
-        if isinstance(version, bool) or not isinstance(version, int | np.integer):
-            raise UsageError(f"a version is an integer, found {version!r}")
-        if version == head.version:
-            return head
-        if not 0 <= version < head.version:
-            raise VersionNotFoundError(f"{self.path}: no version {version}; the newest is {head.version}")
-        for retained in head.versions:
-            if retained.version == version:
-                return self._read_retained(retained, budget)
-        return None
-
-    def _read_retained(self, retained: Retained, budget: Budget) -> Manifest:
-        data = self.container.read_manifest(retained)
-        manifest = _parse(self.container, data, retained.version, budget)
-        if manifest.container_id != self.head.container_id:
-            raise DamagedError(
-                "manifest-identity",
-                f"{self.container.path}, manifest of version {retained.version}",
-                expected=f"container {self.head.container_id.hex()}",
-                found=f"container {manifest.container_id.hex()}",
-            )
-        return manifest
-
-
 class Checkpoint(Mapping[str, Table]):
     """An open container at one version: a mapping of table names to tables.
 
@@ -102,7 +62,7 @@ class Checkpoint(Mapping[str, Table]):
         # Whoever changes the working directory goes on with the same container.
         self.path = os.path.abspath(path)
         self._options, self._fs = options, fs
-        self._history = _History(self.path, open_container(self.path, fs))
+        self._history = History(self.path, open_container(self.path, fs))
         # A view lives as long as somebody holds one of its tables; its files are let go of with it.
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
         self._refreshing = threading.Lock()
@@ -114,7 +74,7 @@ class Checkpoint(Mapping[str, Table]):
 
     def _first_view(self, version: int | None, tag: str | None, digest: str | None, budget: Budget) -> View:
         history = self._history
-        history.head = _read_head(history.container, budget)
+        history.head = read_head(history.container, budget)
         if tag is not None:
             version = self._tagged(tag)
         manifest = history.head if version is None else history.manifest_of(version, budget)
@@ -257,8 +217,8 @@ class Checkpoint(Mapping[str, Table]):
     def _newer_view(self, container: Container, budget: Budget) -> View | None:
         """The head's view; None where that is open already."""
         history, before = self._history, self._view
-        head = _read_head(container, budget)
-        _check_goes_on(history.head, head, self.path)
+        head = read_head(container, budget)
+        check_goes_on(history.head, head, self.path)
         if head.version == self.version and head.digest == before.manifest.digest:
             return None
         known = dict(before.segments) if container is history.container else {}
@@ -300,43 +260,6 @@ def _opened(attempt: Callable[[], _Opened], version: int | None, budget: Budget)
         with suppress(VersionExpiredError), budget.tried():
             return attempt()
     return attempt()
-
-
-def _read_head(container: Container, budget: Budget) -> Manifest:
-    data, version, _ = container.head()
-    return _parse(container, data, version, budget)
-
-
-def _parse(container: Container, data: bytes, version: int, budget: Budget) -> Manifest:
-    """A manifest that storage has found to be the one that was named."""
-    place = f"{container.path}, manifest of version {version}"
-    budget.take_json(len(data), place)
-    return parse_manifest(data, place)
-
-
-def _check_goes_on(before: Manifest, head: Manifest, path: str) -> None:
-    """That a head is the one seen before or a later one of the same history; raises `DamagedError`."""
-    another = head.container_id != before.container_id
-    if another or head.version < before.version:
-        raise DamagedError(
-            "manifest-identity",
-            path,
-            expected=f"container {before.container_id.hex()} at version {before.version} or later",
-            found=f"container {head.container_id.hex()} at version {head.version}",
-            advice=f"{'another container' if another else 'an older state'} was put in its place: open it anew if that "
-            "is meant",
-        )
-    named = {retained.version: retained.digest for retained in head.versions} | {head.version: head.digest}
-    if head.parent is not None:
-        named[head.parent[0]] = head.parent[1]
-    if (found := named.get(before.version, before.digest)) != before.digest:
-        raise DamagedError(
-            "manifest-identity",
-            f"{path}, version {before.version}",
-            expected=f"the manifest {before.digest:016x} that was open",
-            found=f"{found:016x}",
-            advice="an older state was put back and went another way: open it anew if that is meant",
-        )
 
 
 def open(
