@@ -248,7 +248,7 @@ class LiveRows:
             before, there = self._counts.integers(self._table, CHECKPOINTS, ids)
             more = 0 if self._stored is None else 1
             found[there] = np.maximum(before[there, 0] + more, 1)
-        return found
+        return found.reshape(-1, 1)
 
     def _take_column(
         self,
@@ -262,21 +262,8 @@ class LiveRows:
     ) -> None:
         layout, count = column.write.recipe.layout, len(positions)
         bad = np.empty(count, np.uint8)
-        if column.name == CHECKPOINTS and isinstance(layout, GridLayout):
-            codes = values[positions].astype(np.int32)
-            bad[:] = 0
-            taken.add_errors(column.name, np.zeros(1, np.float32))
-            taken.codes.setdefault(column.name, []).append(codes if base is None else codes - base[:, 0])
-        elif isinstance(layout, GridLayout):
-            scheme = column.write.recipe.scheme
-            assert scheme is not None
-            assert scheme.step is not None
-            by = scheme.step.column
-            activity = None
-            if by is not None and by in found:
-                every, at = found[by]
-                activity = every[at[some]]
-            exponents = GridPlan(layout.floor, scheme.step, "rans", ()).exponents(activity, count)
+        if isinstance(layout, GridLayout):
+            exponents = self._exponents(column, layout, found, some)
             rows = taken.grids.setdefault(column.name, PackedRows(column.width))
             self._pack(taken, column, rows, values, positions, base, layout, exponents, bad)
         elif isinstance(layout, LogLayout) and layout.is_grouped:
@@ -299,6 +286,20 @@ class LiveRows:
             bad[:] = 0
             bad[encoded.bad] = 1
         taken.add_exceptions(column.name, bad, lambda at: values[positions[at]])
+
+    @staticmethod
+    def _exponents(
+        column: LiveColumn, layout: GridLayout, found: dict[str, tuple[Array, Ids]], some: Ids
+    ) -> Bytes:
+        """The exponent of each row; 0 where no rule of steps is known, as of whole numbers."""
+        scheme = column.write.recipe.scheme
+        if scheme is None or scheme.step is None:
+            return np.zeros(len(some), np.uint8)
+        activity, by = None, scheme.step.column
+        if by is not None and by in found:
+            every, at = found[by]
+            activity = every[at[some]]
+        return GridPlan(layout.floor, scheme.step, "rans", ()).exponents(activity, len(some))
 
     @staticmethod
     def _pack(

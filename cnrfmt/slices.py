@@ -14,8 +14,9 @@ import numpy as np
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings import Recipe
+from cnrfmt.encodings.grid import CHECKPOINTS
 from cnrfmt.encodings.integer_sections import encode_section
-from cnrfmt.format.encoding import GridLayout, IntegerLayout
+from cnrfmt.format.encoding import GridLayout, IntegerLayout, LogLayout
 from cnrfmt.live_rows import LiveColumn, LiveRows, Stored, Taken, ids_at, is_integer
 from cnrfmt.table_writes import EncodedColumn, RowIds, SliceSections, TableWrite
 
@@ -89,8 +90,9 @@ class LiveSlice:
         kept = np.arange(taken.count)
         if is_residual and taken.grids:
             is_kept = np.zeros(taken.count, np.bool_)
-            for rows in taken.grids.values():
-                is_kept |= rows.widths != 0
+            for name, rows in taken.grids.items():
+                if name != CHECKPOINTS:
+                    is_kept |= rows.widths != 0
             for bad in (bad for found in taken.bad.values() for bad in found):
                 is_kept[bad] = True
             kept = np.flatnonzero(is_kept)
@@ -110,12 +112,10 @@ class LiveSlice:
 def _encoded(taken: Taken, column: LiveColumn, kept: Ids, *, is_residual: bool) -> EncodedColumn:
     recipe, name = column.write.recipe, column.name
     layout = recipe.layout
-    if name in taken.grids:
-        assert isinstance(layout, GridLayout)
+    if isinstance(layout, GridLayout):
         rows = taken.grids[name] if len(kept) == taken.count else taken.grids[name].only(kept)
         layout, data = encode_section(_as(layout, is_residual), rows, len(kept), column.width)
-    elif name in taken.codes:
-        assert isinstance(layout, IntegerLayout)
+    elif isinstance(layout, LogLayout) and layout.is_grouped:
         codes = np.concatenate(taken.codes[name])[kept]
         layout, data = encode_section(_as(layout, is_residual), _Codes(codes), len(kept), 1)
     else:

@@ -148,7 +148,11 @@ def _live(name: str, value: Any, shards: bool) -> Live:
     data = value if isinstance(value, TableData) else TableData(value)
     if CHECKPOINTS in data.columns:
         # As `load` gives it; the run counts itself.
-        data = replace(data, columns={name: one for name, one in data.columns.items() if name != CHECKPOINTS})
+        fill = data.fill
+        if isinstance(fill, Mapping):
+            fill = {name: one for name, one in fill.items() if name != CHECKPOINTS}
+        columns = {name: one for name, one in data.columns.items() if name != CHECKPOINTS}
+        data = replace(data, columns=columns, fill=fill)
     return Live(name, data, shared=shards)
 
 

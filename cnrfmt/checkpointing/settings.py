@@ -61,7 +61,7 @@ def settings(
     encoding: Encoding,
     learning_rate: float | None,
     bits: int | None,
-    expected: float | None,
+    expected: Any,
     failure_rate: float | None,
     run_hours: float | None,
     quantize: Choices,
@@ -97,6 +97,8 @@ def settings(
     legal = (*range(2, MOST_BITS + 1), 32)
     if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int) or bits not in legal):
         raise UsageError(f"bits are 2 to 8, or 32 for raw rows, found {bits!r}; quantize= has all other ways")
+    if isinstance(expected, np.integer | np.floating):
+        expected = expected.item()
     if (failure_rate is None) != (run_hours is None):
         raise UsageError("failure_rate (per hour) and run_hours go together; give both, or expected_restores")
     if failure_rate is not None and run_hours is not None:

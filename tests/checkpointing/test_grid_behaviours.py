@@ -489,3 +489,50 @@ def test_a_version_is_durable_though_what_is_stored_could_not_be_read_back(
     assert run.rows_written() == [9, 0]
     run.manager.close()
     sound(run.path)
+
+
+def test_counts_that_are_loaded_are_left_to_the_run(tmp_path: Path) -> None:
+    """`load` gives the column like any other, and every way of storing it again takes it."""
+    run = Run(tmp_path / "run")
+    for _ in range(3):
+        run.move(slice(20), 0.3)
+        run.save()
+    run.manager.close()
+    loaded = cnrfmt.load(run.path, columns=True)
+    counts = run.counts()
+    assert counts.max() == 3
+    for grid in (Grid(step=0.01), Grid(learning_rate=RATE, c=1, by="accumulator")):
+        cnrfmt.save(tmp_path / "again", loaded, quantize=grid)
+        with cnrfmt.open(tmp_path / "again") as ck:
+            assert ck["t"].read(column=CHECKPOINTS).astype(int).tolist() == counts.tolist()
+        sound(tmp_path / "again")
+    for options in ({"policy": "one-shot"}, {"policy": "full"}, {"encoding": "rowwise", "learning_rate": None}):
+        with CheckpointManager(
+            tmp_path / str(len(options)), **{**KNOWN, "merge_share": None, "fs": QuickFs(), "start": "anew", **options}
+        ) as manager:
+            manager.save(0, loaded).wait()
+            restored = manager.restore(into=loaded)
+            assert restored is not None
+            assert not restored.missing
+            assert CHECKPOINTS not in str(restored)
+
+
+def test_a_run_that_changes_its_ways_goes_on(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", learning_rate=None, expected_restores=None, bits=8, policy="consecutive")
+    run.save()
+    ways: list[dict[str, Any]] = [
+        {"bits": None, "learning_rate": RATE / 4, "expected_restores": 3},
+        {"bits": None, **KNOWN, "policy": "intermittent"},
+        {"bits": None, **KNOWN, "policy": "one-shot"},
+        {"bits": None, **KNOWN},
+        {},
+        {"bits": None, **KNOWN, "mode": "copy"},
+    ]
+    for options in ways:
+        run.again(**options)
+        for _ in range(2):
+            run.move(slice(0, 60, 3), 0.3)
+            run.save()
+        assert np.abs(run.stored() - run.values)[::3].max() < 0.1
+    run.manager.close()
+    sound(run.path)

@@ -18,7 +18,7 @@ from cnrfmt.encodings.grid import Grid
 from cnrfmt.encodings.quantize import Choices, check_patterns
 from cnrfmt.errors import UsageError
 from cnrfmt.format import limits
-from cnrfmt.format.encoding import IntegerLayout
+from cnrfmt.format.encoding import GridLayout, IntegerLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, pack_manifest
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.format.scheme import NO_ERRORS, Errors
@@ -208,6 +208,9 @@ def section_bytes(recipe: Recipe, count: int, width: int, *, is_delta: bool) -> 
     """Bytes of the codes of rows: as many as they take, or typically take where that depends on them."""
     layout, scheme = recipe
     if isinstance(layout, IntegerLayout) and layout.is_grouped:
+        if isinstance(layout, GridLayout) and (scheme is None or scheme.step is None):
+            # Counts of checkpoints, which all grow by one.
+            return math.ceil(count / 8)
         c = scheme.step.size if scheme is not None and scheme.step is not None else 0.0
         return typical.section_bytes(layout, c, count, width, is_delta=is_delta)
     return layout.section_bytes(count, width)

@@ -87,7 +87,9 @@ class Target:
         # A shard may hold a whole `TableData` of its rows.
         inner = Target.of(value.values)
         rectangle = (getattr(value, name, None) for name in ("rows", "of_rows", "elements", "of_dim"))
-        return Target({**inner.columns, **(columns or {})}, getattr(value, "keys", inner.keys), *rectangle)
+        # A run counts checkpoints itself; who loaded the table with all columns has that one too.
+        own = {name: one for name, one in (columns or {}).items() if name != CHECKPOINTS}
+        return Target({**inner.columns, **own}, getattr(value, "keys", inner.keys), *rectangle)
 
 
 def select(table: Table, rows: Any, name: str) -> Source:

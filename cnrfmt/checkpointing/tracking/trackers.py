@@ -34,10 +34,15 @@ class Trackers:
         if found is not None:
             found.mark(ids)
             return
+        if not isinstance(name, str):
+            raise UsageError(f"a table is named by a string, found {name!r}")
         with self._lock:
             if self._trackers and name not in self._trackers:
                 known = ", ".join(map(repr, sorted(self._trackers)[:10]))
-                raise MissingKeyError(f"no table {name!r} to track; the tables of the last checkpoint are {known}")
+                raise MissingKeyError(
+                    f"no table {name!r} to track; the tables of the last checkpoint are {known}. One that is new comes "
+                    "whole with the next checkpoint, and is tracked from then on"
+                )
             self._unseen.add(name)
 
     def forget(self, name: str, keys: Any) -> None:
@@ -64,6 +69,8 @@ class Trackers:
         with self._lock:
             there = {name: table for name, table in tables.items() if table.data is not None}
             if lost := self._unseen - set(there):
+                # Said once: all rows of a first checkpoint are written, so that nothing can be missed.
+                self._unseen -= lost
                 raise MissingKeyError(
                     f"rows of table {min(lost)!r} were marked, and the checkpoint has no such table; "
                     f"it has {', '.join(map(repr, sorted(there)[:10]))}"
