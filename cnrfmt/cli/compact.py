@@ -40,7 +40,7 @@ def add(verbs: Verbs) -> None:
         nargs="+",
         action="extend",
         metavar=quantization.METAVAR,
-        help=f"with TARGET: encode weights anew; {quantization.HELP}",
+        help=f"with TARGET: encode weights anew; {quantization.ROWS_HELP}",
     )
     parser.add_argument(
         "--force", action="store_true", help="go on where TARGET is there: the checkpoint gets its next version"

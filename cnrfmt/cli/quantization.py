@@ -11,11 +11,14 @@ from cnrfmt.encodings.grid import Grid
 from cnrfmt.encodings.quantize import Method, Placement, Quantize
 from cnrfmt.errors import UsageError
 
-HELP = (
+ROWS_HELP = (
     "how float32 tables are stored: SPEC is BITS (2 to 8, auto or raw), then any of :METHOD, :LAYOUT and :KEY=VALUE, "
     "as in 8, 4:adaptive, 3:lsq:never_worse, 4:kmeans:block=64 or auto:restores=3; for all tables, or behind PATTERN= "
     "for those whose names match (as in a shell; the first pattern that matches counts); :column=NAME for a column of "
-    "theirs. Or it is grid:step=X, integers in steps that follow each row's activity, with any of "
+    "theirs"
+)
+HELP = (
+    f"{ROWS_HELP}. Or it is grid:step=X, integers in steps that follow each row's activity, with any of "
     ":KEY=VALUE of cnrfmt.Grid"
 )
 METAVAR = "SPEC"
