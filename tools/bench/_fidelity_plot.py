@@ -44,8 +44,8 @@ def draw(found: Mapping[str, Found], path: Path) -> None:
         panels[-1].set_title(f"{name}: where the bits of a row in a delta go", fontsize=11)
     figure.supxlabel(
         "Bandwidth: bytes of full float32 checkpoints over bytes written, consecutive deltas, the baseline counted.\n"
-        "Loss: held-out loss at the end against the uninterrupted run of the same seed; means of all seeds, bars up to "
-        f"the one-sided 95 % bound. Dashed: {_LIMIT} %.",
+        "Loss: held-out loss at the end against the uninterrupted run of the same seed; means of all seeds,\n"
+        f"bars up to the one-sided 95 % bound. Dashed: {_LIMIT} %.",
         fontsize=10,
         color="#444444",
     )
