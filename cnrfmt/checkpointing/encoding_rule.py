@@ -29,7 +29,7 @@ Encoding = str | Grid | Mapping[Any, Choice | None]
 _FAMILIES = ("auto", "grid", "rowwise")
 _LEAST_DIM = 4
 """Rows of fewer elements take most of their bytes in ids and optimizer state, and mean a lot each: often biases."""
-_ANY_NUMBER = 1_000_000
+ANY_NUMBER = 1_000_000
 """What nothing said of restores may mean."""
 
 
@@ -163,7 +163,7 @@ class EncodingRule:
         if isinstance(encoding, Grid):
             return encoding
         if encoding == "grid":
-            restores = _ANY_NUMBER if self.expected is None else self.expected
+            restores = ANY_NUMBER if self.expected is None else self.expected
             return Grid(learning_rate=self.learning_rate, restores=restores)
         if why := self._why_rowwise:
             return "" if encoding == "rowwise" else why
@@ -215,7 +215,7 @@ def encoding_rule(
             raise UsageError("give bits, or the number of restores that they follow from; not both")
     if learning_rate is not None:
         # One whose multiples no weights could have is refused here.
-        Grid(learning_rate=learning_rate, restores=_ANY_NUMBER if expected is None else expected)
+        Grid(learning_rate=learning_rate, restores=ANY_NUMBER if expected is None else expected)
     if not isinstance(encoding, Grid | Mapping) and encoding not in _FAMILIES:
         raise UsageError(
             f"encoding is one of {', '.join(map(repr, _FAMILIES))}, a cnrfmt.Grid, or a dict of patterns to Grid, "

@@ -221,10 +221,12 @@ def _expected(args: argparse.Namespace) -> float | None:
 
 def _grid(args: argparse.Namespace) -> Grid:
     """The grid of the run: bytes don't depend on its learning rate."""
+    from cnrfmt.checkpointing.encoding_rule import ANY_NUMBER
+
     if args.bits is not None or args.quantize is not None:
         raise UsageError("--bits and --quantize are for rows; --encoding grid goes without, or say --quantize grid:...")
     expected = _expected(args)
-    return Grid(learning_rate=1.0, restores=1_000_000 if expected is None else expected)
+    return Grid(learning_rate=1.0, restores=ANY_NUMBER if expected is None else expected)
 
 
 def _rates(
