@@ -51,7 +51,7 @@ def test_the_page_of_the_grid_has_its_numbers_and_arguments() -> None:
     lengths = [(f"of {most * reference:g}/n", f", at most {most:g}") for most, reference in (first, second, last)]
     some, others, rest = lengths
     whose = "learning rates in the n-th checkpoint that a row is in"
-    assert f"Up to {few} restores: steps {some[0]} {whose}{some[1]};" in text
+    assert f"Up to {few} restore: steps {some[0]} {whose}{some[1]};" in text
     assert f" up to {more}: {''.join(others)}; more, or nothing said: {''.join(rest)}." in text
     listed = text.split("usual names of the state of such optimizers (")[1].split(" and their like")[0]
     usual = re.findall(r"`([a-z_]+)`", listed)

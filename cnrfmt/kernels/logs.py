@@ -27,7 +27,8 @@ _STEP = 20
 
 
 @helper
-def _pattern(x: np.float32) -> np.int32:
+def pattern_of(x: np.float32) -> np.int32:
+    """The bits of a number."""
     return np.int32(np.float32(x).view(np.int32))
 
 
@@ -41,7 +42,7 @@ def plan(values: Values, bits: int) -> tuple[int, int]:
     steps = (1 << bits) - 2
     low, high = np.int32(_INFINITE), np.int32(0)
     for x in values:
-        pattern = _pattern(x)
+        pattern = pattern_of(x)
         normal = _LEAST_NORMAL <= pattern < _INFINITE
         low = min(low, pattern) if normal else low
         high = max(high, pattern) if normal else high
@@ -61,7 +62,7 @@ def _fullest(values: Values, length: int) -> int:
     """The last of the runs of `length` steps that hold the most positive normal numbers."""
     counts = np.zeros(_INFINITE >> _STEP, np.int64)
     for x in values:
-        pattern = _pattern(x)
+        pattern = pattern_of(x)
         if _LEAST_NORMAL <= pattern < _INFINITE:
             counts[pattern >> _STEP] += 1
     held = counts[:length].sum()
@@ -76,7 +77,7 @@ def _fullest(values: Values, length: int) -> int:
 @helper
 def _code(x: np.float32, top: int, base: int, shift: int) -> int:
     """The code of a number, or -1."""
-    pattern = int(_pattern(x))
+    pattern = int(pattern_of(x))
     if pattern == 0:
         return 0
     if pattern < 0 or pattern >= _INFINITE:
@@ -123,7 +124,8 @@ _WORD = 0xFFFFFFFF
 
 
 @helper
-def _mixed(pattern: int) -> int:
+def mixed(pattern: int) -> int:
+    """A hash of 32 bits, which rounding by lot draws from."""
     word = pattern & _WORD
     word ^= word >> 16
     word = word * _MIX_1 & _WORD
@@ -146,10 +148,10 @@ def dithered(
     top = (1 << bits) - 2
     count = 0
     for k in range(len(values)):
-        pattern = int(_pattern(values[k]))
+        pattern = int(pattern_of(values[k]))
         code = 0
         if pattern != 0:
-            step = (pattern - base + (_mixed(pattern ^ salt) & ((1 << shift) - 1))) >> shift
+            step = (pattern - base + (mixed(pattern ^ salt) & ((1 << shift) - 1))) >> shift
             held = base <= pattern < _INFINITE and step <= top
             code = step + 1 if held and (pattern >= _LEAST_NORMAL or base + (step << shift) == pattern) else -1
         bad[k] = code < 0

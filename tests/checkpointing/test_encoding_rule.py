@@ -64,7 +64,7 @@ NO_COLUMN = "no column tells how far"
         ({"expected_restores": 3}, 3, 3, "row-wise 3 bits: no learning rate was given"),
         (KNOWN, "grid", 3, "grid, steps of 0.015 (1.5 learning rates)"),
         (KNOWN, "grid", 3, f"row-wise 3 bits: {NO_COLUMN}"),
-        ({"learning_rate": 0.01, "failure_rate": 0.5, "run_hours": 16}, "grid", 4, "grid, steps of 0.015 (1.5"),
+        ({"learning_rate": 0.01, "failure_rate": 0.5, "run_hours": 16}, "grid", 4, "grid, steps of 0.00625 (0.625"),
         ({"bits": 4}, 4, 4, "row-wise 4 bits: it was asked for"),
         ({"quantize": {"user": Quantize(2)}}, 2, 8, "row-wise 2 bits: it was asked for"),
         ({"encoding": "rowwise", "expected_restores": 20}, 4, 4, "row-wise 4 bits"),
@@ -170,7 +170,7 @@ def test_more_restores_than_expected_make_steps_finer(tmp_path: Path, encoding: 
             assert plan is not None
             sizes.append(coarseness_of(plan))
             kinds.append(m._run.lineage.checkpoints[-1].kind)
-    assert sizes == pytest.approx([0.0675] * 4 + [0.03] * 2)
+    assert sizes == pytest.approx([0.03] * 4 + [0.0125] * 2)
     assert kinds == ["baseline", "delta", "delta", "delta", "baseline", "delta"]
     assert any("5 restores where 3 were expected" in words for words in stored(path)[1])
 

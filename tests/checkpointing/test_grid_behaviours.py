@@ -112,7 +112,7 @@ def test_errors_stay_below_half_a_step_however_many_deltas_there_are(run: Run) -
         run.save()
         assert (np.abs(run.stored() - run.values) <= steps[:, None] / 2 * 1.0001).all()
     # They get finer with each checkpoint that a row is in, in powers of two.
-    assert set(run.steps()) <= {2.0 ** round(np.log2(STEP * min(1, 4.5 / n))) for n in range(2, 22)}
+    assert set(run.steps()) <= {2.0 ** round(np.log2(STEP * min(1, 2 / n))) for n in range(2, 22)}
     assert len(set(run.steps())) > 1
 
 

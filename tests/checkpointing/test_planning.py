@@ -121,13 +121,13 @@ def test_many_small_tables_and_codebooks(tmp_path: Path) -> None:
 
 def test_a_grid_takes_what_is_typical() -> None:
     planned = plan(quantize=Grid(learning_rate=0.01, restores=3), policy="consecutive", intervals=2)
-    other_rate = plan(quantize=Grid(learning_rate=7.0, c=6.75), policy="consecutive", intervals=2)
+    other_rate = plan(quantize=Grid(learning_rate=7.0, c=3), policy="consecutive", intervals=2)
     assert planned == other_rate
     baseline, delta = (c.sizes for c in planned.checkpoints)
     counts = [table.count for table in SHAPES], [round(t.count * Traffic(0.26).fraction(t.count, 1)) for t in SHAPES]
     for sizes, (user, item, visitor, word), code in ((baseline, counts[0], 12), (delta, counts[1], 8)):
         values = 64 * user + 48 * item + 20 * visitor
-        bits = 1.05 * values + 4.2 * (user + item + visitor)
+        bits = 1.65 * values + 4.2 * (user + item + visitor)
         # What isn't float32 is raw, and so is optimizer state of dim values.
         assert sizes["weights"] == pytest.approx(bits / 8 + 64 * word, abs=4)
         assert sizes["optimizer"] == pytest.approx(code * (user + visitor) / 8 + 2 * 4 * 48 * item, abs=4)

@@ -95,11 +95,11 @@ def test_a_grid_says_what_is_typical(cnr: Command) -> None:
     assert lines[0] == "consecutive, 12 checkpoints"
     assert "on a grid, in steps for 3 restores expected; 1 version kept readable, in a directory" in lines
     text = " ".join(lines)
-    assert "typical of trainers with Adagrad, and a third more or less for others: 1.05 bits per value" in text
+    assert "typical of trainers with Adagrad, and a third more or less for others: 1.65 bits per value" in text
     assert "bits: " not in text
-    # 64 values of 1.05 bits and 4.2 a row.
+    # 64 values of 1.65 bits and 4.2 a row.
     first = cnr(*words, "--encoding", "grid", "--expected-restores", 3, "--json", *GIVEN).json["checkpoints"][0]
-    assert first["bytes_by_part"]["weights"] == pytest.approx((100000 * 71.4 + 300 * 21) / 8, abs=3)
+    assert first["bytes_by_part"]["weights"] == pytest.approx((100000 * 109.8 + 300 * 30.6) / 8, abs=3)
     # Nothing said may mean any number of restores.
     plan = cnr(*words, "--encoding", "grid", "--policy", "full", "--json", *GIVEN).json
     assert (plan["policy"], plan["assumed"][1].split(";")[0]) == (
@@ -109,7 +109,7 @@ def test_a_grid_says_what_is_typical(cnr: Command) -> None:
     assert "2.4 bits per value in steps of 1.25 learning rates" in plan["assumed"][2]
     failing = ["--failure-rate", 0.05, "--run-hours", 100]
     plan = cnr(*words, "--encoding", "grid", *failing, "--json", *GIVEN).json
-    assert "1.65 bits per value in steps of 3 learning rates" in plan["assumed"][2]
+    assert "2.4 bits per value in steps of 1.25 learning rates" in plan["assumed"][2]
     some = cnr(*words, "--quantize", "user=grid:learning_rate=0.1:c=2", "8", "--json", *GIVEN).json
     assert some["policy"] == "intermittent"
     assert "2 bits per value in steps of 2 learning rates" in some["assumed"][2]

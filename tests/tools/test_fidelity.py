@@ -19,7 +19,7 @@ from tools.bench._fidelity_kernels import BATCH
 from tools.bench._fidelity_learners import LEARNERS, STEPS, Learner
 from tools.bench._fidelity_report import bound, changes
 
-SOME = "float32;row-wise 4;grid for 10"
+SOME = "float32;row-wise 4;grid for 3"
 
 
 def warm(name: str, folder: Path) -> tuple[Learner, Path]:
@@ -84,7 +84,7 @@ def test_bytes_are_those_of_files_and_touched_rows_are_fewer(tmp_path: Path) -> 
     touched = touched_by_the_end(learner, loss.warm_up(learner, path))
     tables = learner.tables()
     assert all(0 < len(ids) < len(tables[name].values) for name, ids in touched.items())
-    found = {n: count(learner, path, tmp_path, ENCODINGS[n](learner), touched) for n in (RAW, "grid for 10")}
+    found = {n: count(learner, path, tmp_path, ENCODINGS[n](learner), touched) for n in (RAW, "grid for 3")}
     full, grid = found.values()
     assert full["touched"]["written"][0] < full["consecutive"]["written"][0]
     assert bandwidth(full, full, "consecutive") > 1
@@ -119,7 +119,7 @@ def test_a_run_goes_on_from_its_state_and_writes_its_results(
     again = capsys.readouterr()
     assert again.err.count("restores") == 1
     tables = first.split("\n\n", 1)[1]
-    assert "grid for 10" in tables
+    assert "grid for 3" in tables
     assert again.out.endswith(tables)
     assert (results / "fidelity.txt").read_text() == again.out
     found = json.loads((results / "fidelity.json").read_text())["learners"]["movielens"]
