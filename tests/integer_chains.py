@@ -1,7 +1,8 @@
 """Chains of integer parts of every kind, laid down by hand, and a plain model of what they say.
 
-A dense and a keyed table have a weight, whose parts may divide its elements, and a sum of one value per row. The model
-keeps for each row and element whether it is an integer, of which grid, and which; everything else is raw bits.
+A dense and a keyed table have a weight on grids, squares in logarithmic codes, whose parts may both divide their
+elements, and a sum of one value per row. The model keeps for each row and element whether it is an integer, of which
+grid, and which; everything else is raw bits.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ FILL = np.float32(0.5)
 FLOORS = (-12, 3)
 LOGS = ((12, 0x3F000000, 16), (16, 0x3F000000, 12))
 CODES = ("raw", "packed", "runs", "bitmap")
+COLUMNS = ("weight", "squares", "sum")
 NOTHING, RAW = -2, -1
 """What the model says of elements that read as the fill value, and of raw ones; else the number of the grid."""
 
@@ -88,12 +90,12 @@ class Chain:
         self.rows = int(self.random.integers(1, rows))
         self.keys: set[int] = set()
         self.columns = {
-            (table, column): Column(1 if column == "sum" else DIM, column == "sum")
+            (table, column): Column(1 if column == "sum" else DIM, column != "weight")
             for table in ("dense", "keyed")
-            for column in ("weight", "sum")
+            for column in COLUMNS
         }
         self._entries: list[Any] = []
-        self.residuals = 0
+        self.residuals = self.log_residuals = 0
         self.step()
 
     # One step.
@@ -110,17 +112,17 @@ class Chain:
 
     def _schemas(self) -> list[Any]:
         fill = FILL.tobytes()
-        columns = [container.column("weight", "float32", [DIM], fill), container.column("sum", "float32", [], fill)]
+        columns = [container.column(name, "float32", [] if name == "sum" else [DIM], fill) for name in COLUMNS]
         return [container.schema(n, n, self.rows if n == "dense" else None, DIM, *columns) for n in ("dense", "keyed")]
 
     def _dense(self, segment: layout.Segment, *, is_first: bool) -> None:
         if not is_first and self.random.integers(4) == 0:
             self.rows = max(1, min(self.rows + int(self.random.integers(-9, 9)), self._most))
             for row in range(self.rows, self._most + 100):
-                for column in ("weight", "sum"):
+                for column in COLUMNS:
                     self.columns["dense", column].end(row)
         table = layout.Table(segment, layout.ident("table dense"), self.rows)
-        for column in ("weight", "sum"):
+        for column in COLUMNS:
             if is_first:
                 self._parts(table, "dense", column, list(range(self.rows)), whole=True)
             elif self.random.integers(4):
@@ -135,12 +137,13 @@ class Chain:
         some = [key for key in self._some(every) if key not in gone]
         for key in gone:
             self.keys.discard(key)
-            for column in ("weight", "sum"):
+            for column in COLUMNS:
                 self.columns["keyed", column].end(key)
         self._parts(table, "keyed", "weight", some)
         self.keys.update(some)
-        if self.random.integers(2):
-            self._parts(table, "keyed", "sum", self._some(some))
+        for column in COLUMNS[1:]:
+            if self.random.integers(2):
+                self._parts(table, "keyed", column, self._some(some))
         if gone:
             table.json["deleted"] = self._row_set(table, gone, keyed=True)
 
@@ -199,10 +202,11 @@ class Chain:
         is_log, width = model.is_log, end - first
         before = np.array([model.of(row)[1][first:end] for row in ids])
         codes, exponents = self._codes(before, kind, is_log, number, np.isin(ids, exceptions))
-        chosen = self._layout(kind, is_log, number, width)
+        chosen = self._layout(kind, number, column, width)
         chosen, data = encode_section(chosen, GivenCodes(codes, exponents), len(ids), width)
         main = table.part(column, row_set, elements, chosen.to_json(), data.tobytes())
         self.residuals += len(ids) * (kind == "residual")
+        self.log_residuals += len(ids) * (kind == "residual" and column == "squares")
         for row, new in zip(ids, codes.astype(np.int64) << exponents[:, None], strict=True):
             grid, integers, _ = model.of(row)
             integers[first:end] = new + (integers[first:end] if kind == "residual" else 0)
@@ -233,26 +237,24 @@ class Chain:
         exponents = np.zeros(count, np.uint8) if is_log else random.integers(0, 9, count).astype(np.uint8)
         reach = 2 ** random.integers(1, 11, (count, 1))
         codes = random.integers(-reach, reach, (count, width))
-        if is_log:
-            least, most = 0, (1 << LOGS[number][0]) - 1
-            if kind == "absolute":
-                codes = np.abs(codes)
-        else:
-            least, most = 1 - (1 << 24), (1 << 24) - 1
-            if random.integers(4) == 0:
-                # To the very ends of what there is.
-                exponents[:] = 0
-                base = before if kind == "residual" else np.zeros_like(before)
-                codes = np.where(random.integers(0, 2, codes.shape), most, least) - base
+        least, most = (0, (1 << LOGS[number][0]) - 1) if is_log else (1 - (1 << 24), (1 << 24) - 1)
+        if is_log and kind == "absolute":
+            codes = np.abs(codes)
+        if random.integers(4) == 0:
+            # To the very ends of what there is.
+            exponents[:] = 0
+            base = before if kind == "residual" else np.zeros_like(before)
+            codes = np.where(random.integers(0, 2, codes.shape), most, least) - base
         sums = (codes << exponents[:, None]) + (before if kind == "residual" else 0)
         codes = np.where((sums < least) | (sums > most) | zero[:, None], 0, codes)
         exponents[(codes == 0).all(axis=1)] = 0
         return codes.astype(np.int32), exponents
 
-    def _layout(self, kind: str, is_log: bool, number: int, width: int) -> IntegerLayout:
-        group = int(self.random.integers(1, 12))
-        if is_log:
-            payload = "rans" if kind == "residual" or self.random.integers(2) else "fixed"
+    def _layout(self, kind: str, number: int, column: str, width: int) -> IntegerLayout:
+        group = int(self.random.choice([*range(1, 12), 65536 // width]))
+        if column != "weight":
+            # Of several values per row there are no codes but entropy-coded ones.
+            payload = "rans" if kind == "residual" or column == "squares" or self.random.integers(2) else "fixed"
             return LogLayout(*LOGS[number], kind, payload, group if payload == "rans" else None)
         payload = str(self.random.choice(["fixed", "packed", "rans"]))
         grouped = payload != "fixed"
@@ -269,7 +271,7 @@ class Chain:
         model = self.columns[name, column]
         found = [model.values(row) for row in self.ids(name)]
         whole = np.array(found, np.float32).reshape(-1, model.width)
-        return whole[:, 0] if model.is_log else whole
+        return whole[:, 0] if column == "sum" else whole
 
     def integers(self, name: str, column: str, ids: list[int], number: int) -> tuple[Array, Array]:
         """The integers of rows on a grid, and which rows have any in all their elements."""
@@ -281,7 +283,7 @@ class Chain:
 
 def grid_of(column: str, number: int) -> tuple[Any, ...]:
     """The grid `number` of a column, as layouts have it."""
-    return ("log", *LOGS[number]) if column == "sum" else ("grid", FLOORS[number])
+    return ("grid", FLOORS[number]) if column == "weight" else ("log", *LOGS[number])
 
 
-__all__ = ["DIM", "FILL", "Array", "Chain", "Store", "container", "encodings", "grid_of", "layout", "rows"]
+__all__ = ["COLUMNS", "DIM", "FILL", "Array", "Chain", "Store", "container", "encodings", "grid_of", "layout", "rows"]

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import cnrfmt
-from cnrfmt import Quantize, TooLargeError
+from cnrfmt import Quantize, Rows, TooLargeError
 from cnrfmt.cli import describe
 from cnrfmt.format.encoding import GridLayout, LogLayout
 from cnrfmt.integrations.convert import convert
 from cnrfmt.sizes import sizes_of_segment
 from cnrfmt.trial import measure
 from tests.attacks.support import lay
-from tests.integer_chains import Array, Chain
+from tests.integer_chains import COLUMNS, DIM, Array, Chain
 
-SEED, STEPS = 11, 5
+SEED, STEPS = 22, 5
 
 
 @pytest.fixture(scope="module")
 def laid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Chain, dict[str, Array]]:
-    """A chain, its model, and what the version before the newest says."""
+    """A chain, its model, and what the version before the newest says of the columns of the dense table."""
     chain = Chain(SEED)
     for _ in range(STEPS - 1):
         chain.step()
-    before = {name: chain.values(name, "weight") for name in ("dense", "keyed")}
-    keys = np.array(chain.ids("keyed"))
+    before = {column: chain.values("dense", column) for column in COLUMNS}
     chain.step()
-    assert chain.residuals
-    return lay(tmp_path_factory.mktemp("integers") / "chain", chain.store), chain, {**before, "keys": keys}
+    assert chain.log_residuals
+    return lay(tmp_path_factory.mktemp("integers") / "chain", chain.store), chain, before
 
 
 def bits(values: Array) -> list[int]:
@@ -41,7 +41,7 @@ def check_same(chain: Chain, path: Path) -> None:
     """That a container says what the model does."""
     with cnrfmt.open(path) as ck:
         for name in ("dense", "keyed"):
-            for column in ("weight", "sum"):
+            for column in COLUMNS:
                 assert bits(ck[name].read(column=column)) == bits(chain.values(name, column))
 
 
@@ -52,11 +52,14 @@ def test_verify_finds_nothing(laid: tuple[Path, Chain, dict[str, Array]]) -> Non
 def test_diff(laid: tuple[Path, Chain, dict[str, Array]]) -> None:
     path, chain, before = laid
     found = {table.name: table for table in cnrfmt.diff(path, version_a=STEPS - 1, version_b=STEPS).tables}
-    both = min(len(before["dense"]), chain.rows)
-    now = chain.values("dense", "weight")[:both]
-    changed = (now.view(np.uint32) != before["dense"][:both].view(np.uint32)).any(axis=1)
-    (weight,) = (column for column in found["dense"].columns if column.name == "weight")
-    assert weight.changed == changed.sum()
+    both = min(len(before["weight"]), chain.rows)
+    counts = {}
+    for column in COLUMNS:
+        now, then = chain.values("dense", column)[:both], before[column][:both]
+        changed = np.ascontiguousarray(now).view(np.uint32) != np.ascontiguousarray(then).view(np.uint32)
+        counts[column] = int(changed.reshape(both, -1).any(axis=1).sum())
+    assert all(counts.values())
+    assert {column.name: column.changed for column in found["dense"].columns} == counts
 
 
 def test_requantize_and_convert(laid: tuple[Path, Chain, dict[str, Array]], tmp_path: Path) -> None:
@@ -66,6 +69,24 @@ def test_requantize_and_convert(laid: tuple[Path, Chain, dict[str, Array]], tmp_
     convert(path, tmp_path / "there.npz")
     convert(tmp_path / "there.npz", tmp_path / "back.cnr")
     check_same(chain, tmp_path / "back.cnr")
+
+
+def test_rows_are_appended(laid: tuple[Path, Chain, dict[str, Array]], tmp_path: Path) -> None:
+    """Whatever elements the newest parts of a column had, and in whatever groups."""
+    path, chain, _ = laid
+    copy = tmp_path / "chain.cnr"
+    shutil.copy(path, copy)
+    ids = np.arange(0, chain.rows, 3)
+    # On either grid, among all codes of the sum, and anything where rows are raw.
+    rows = 8 * np.arange(len(ids) * DIM, dtype=np.float32).reshape(-1, DIM)
+    new = {"weight": rows, "squares": rows + np.float32(0.1), "sum": np.full(len(ids), 0.5, np.float32)}
+    cnrfmt.append(copy, {"dense": Rows(ids, rows, columns={name: new[name] for name in COLUMNS[1:]})})
+    assert cnrfmt.verify(copy).findings == []
+    with cnrfmt.open(copy) as ck:
+        for column in COLUMNS:
+            want = chain.values("dense", column)
+            want[ids] = new[column]
+            assert bits(ck["dense"].read(column=column)) == bits(want)
 
 
 def test_trial(laid: tuple[Path, Chain, dict[str, Array]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,10 +107,13 @@ def test_sizes(laid: tuple[Path, Chain, dict[str, Array]]) -> None:
 
 def test_facts(laid: tuple[Path, Chain, dict[str, Array]]) -> None:
     with cnrfmt.open(laid[0]) as ck:
-        weight, total = describe.table(ck, ck["dense"])["columns"]
+        weight, squares, total = describe.table(ck, ck["dense"])["columns"]
     assert any(words.startswith("grid of 2^-12") for words in weight["encodings"])
     assert any("residual" in words for words in weight["encodings"])
     assert any(words.startswith("log 12-bit") for words in total["encodings"])
+    assert {"log 12-bit, rans", "log 12-bit residual, rans"} <= set(squares["encodings"])
+    assert all("rans" in words or words == "raw float32" for words in squares["encodings"])
+    assert squares["values_per_row"] == 5
     (fixed,) = (group for group in total["stored"] if group["words"] == "log 12-bit")
     # Twelve, and what rounds the sections up to whole bytes.
     assert 12 <= fixed["bits_per_value"] < 20

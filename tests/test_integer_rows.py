@@ -15,7 +15,7 @@ from cnrfmt import Grid, chunks, part_integers
 from cnrfmt.encodings import integers
 from cnrfmt.memory import Budget
 from tests.attacks.support import lay
-from tests.integer_chains import Chain, grid_of
+from tests.integer_chains import COLUMNS, Chain, grid_of
 from tools import cnrcheck
 
 BACKENDS = ("mmap", "pread")
@@ -54,7 +54,7 @@ def _check(chain: Chain, ck: cnrfmt.Checkpoint, random: np.random.Generator) -> 
         assert (range(len(table)) if table.keys is None else table.keys.tolist()) == (
             range(len(ids)) if name == "dense" else ids
         )
-        for column in ("weight", "sum"):
+        for column in COLUMNS:
             want = chain.values(name, column)
             assert bits(table.read(column=column)) == bits(want)
             if not ids:
@@ -91,7 +91,7 @@ def test_neither_validator_finds_anything(seed: int) -> None:
     chain = Chain(seed)
     for _ in range(4):
         chain.step()
-    assert chain.residuals
+    assert chain.log_residuals
     with tempfile.TemporaryDirectory() as folder:
         path = lay(Path(folder) / "chain", chain.store)
         assert cnrfmt.verify(path, threads=1).findings == []

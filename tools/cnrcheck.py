@@ -463,10 +463,9 @@ def is_legal(encoding: dict[str, Any]) -> bool:
 
 def has_width(encoding: dict[str, Any], n: int) -> bool:
     """Say whether rows of n elements may have a legal encoding, as far as it alone says it."""
-    if encoding["name"] == "log":
-        return n == 1
-    group = encoding.get("group") if encoding["name"] == "grid" else None
-    return group in (None, 1) or group * n <= GROUP_VALUES
+    if in_groups(encoding):
+        return encoding["group"] == 1 or encoding["group"] * n <= GROUP_VALUES
+    return encoding["name"] != "log" or n == 1
 
 
 def methods_of(encoding: dict[str, Any]) -> tuple[str, ...]:
@@ -1757,7 +1756,7 @@ class _Checker:
                         self.add(error, part.place, f"end <= {column.width}", part.end)
                 name, dtype = part.encoding.get("name"), part.encoding.get("dtype")
                 fits = dtype == column.dtype if name == "raw" else column.dtype == "float32"
-                if not fits or (name == "log" and column.vector):
+                if not fits or (name == "log" and not in_groups(part.encoding) and column.vector):
                     what = f"{column.dtype}, {'dim values' if column.vector else 'one value'} per row"
                     self.add("part-encoding", part.place, f"an encoding for {what}", part.encoding)
 

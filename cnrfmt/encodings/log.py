@@ -1,4 +1,4 @@
-"""Logarithmic codes of one value per row (specification, section 6.5)."""
+"""Logarithmic codes of one value per row, which stand one after the other (specification, section 6.5)."""
 
 from __future__ import annotations
 

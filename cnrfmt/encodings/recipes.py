@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -13,7 +14,7 @@ from cnrfmt.encodings.base import Encoded, Recipe, encoder
 from cnrfmt.encodings.grid import Grid, GridPlan, plan_grid
 from cnrfmt.encodings.quantize import Choices, Quantize, choice_for, is_meant
 from cnrfmt.errors import UsageError
-from cnrfmt.format.encoding import CastLayout, GridLayout, LogLayout, RawLayout
+from cnrfmt.format.encoding import MAX_GROUP_VALUES, CastLayout, GridLayout, LogLayout, RawLayout
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.format.scheme import Scheme
 
@@ -86,9 +87,14 @@ def recipe_for(table: str, column: ColumnSchema, source: Rows, quantize: Choices
 def goes_on(recipe: Recipe, source: Rows) -> Recipe:
     """The recipe for more rows of a column that was stored so."""
     layout, scheme = recipe
+    if isinstance(layout, LogLayout) and len(source.shape) > 1:
+        # Codes are chosen for values of one per row alone.
+        return Recipe(RawLayout(layout.dtype))
     if isinstance(layout, GridLayout) or (isinstance(layout, LogLayout) and layout.is_grouped):
-        # Differences are for who knows what is stored.
-        return Recipe(replace(layout, kind="absolute"), scheme)
+        # Differences are for who knows what is stored. It may have been some elements of each row, in longer groups.
+        most = MAX_GROUP_VALUES // math.prod(source.shape[1:])
+        group = None if layout.group is None else min(layout.group, max(1, most))
+        return Recipe(replace(layout, kind="absolute", group=group), scheme)
     if isinstance(layout, LogLayout):
         # The values of an accumulator grow: the codes are placed anew where they are now.
         return Recipe(_log_layout(layout.bits, source), scheme)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from cnrfmt.errors import DamagedError
-from cnrfmt.format.encoding import LogLayout
+from cnrfmt.format.encoding import Layout, LogLayout
 from cnrfmt.format.manifest import ChainEntry, Manifest
-from cnrfmt.format.schema import TableSchema
+from cnrfmt.format.schema import ColumnSchema, TableSchema
 from cnrfmt.format.toc import ColumnGrid, TableEntry, Toc
 
 Judged = set[tuple[int, TableSchema]]
@@ -92,13 +92,19 @@ def check_table(schema: TableSchema, table: TableEntry, where: str) -> Iterator[
                 expected=f"at most {width} elements",
                 found=part.elements[1],
             )
-        elif part.layout.dtype != column.dtype or (isinstance(part.layout, LogLayout) and not column.per_row):
+        elif (expected := _expected_encoding(column, part.layout)) is not None:
             yield DamagedError(
-                "part-encoding",
-                f"{where}, part {number}",
-                expected=f"an encoding of {column.dtype}, {'one value' if column.per_row else 'dim values'} per row",
-                found=part.layout.to_json(),
+                "part-encoding", f"{where}, part {number}", expected=expected, found=part.layout.to_json()
             )
+
+
+def _expected_encoding(column: ColumnSchema, layout: Layout) -> str | None:
+    """What a column asks of the encoding of its parts, where this one isn't that; None where it is."""
+    if layout.dtype != column.dtype:
+        return f"an encoding of {column.dtype}"
+    if isinstance(layout, LogLayout) and not layout.is_grouped and not column.per_row:
+        return "log under the payload rans, for a column of dim values per row"
+    return None
 
 
 def _broken(place: str, expected: str, found: object) -> DamagedError:

@@ -225,6 +225,7 @@ class _IntegersLayout(_Layout):
 
     kind: str
     payload: str
+    group: int | None
 
     @property
     def is_residual(self) -> bool:
@@ -236,13 +237,17 @@ class _IntegersLayout(_Layout):
         """Whether rows are stored in groups of as many bytes as they take."""
         return self.payload != "fixed"
 
+    def fits(self, width: int) -> bool:
+        """Whether a group of rows of `width` elements has no more values than it may; a row alone may have any."""
+        return self.group is None or self.group == 1 or self.group * width <= MAX_GROUP_VALUES
+
 
 @dataclass(frozen=True)
 class LogLayout(_IntegersLayout):
-    """Logarithmic codes of one value per row: 0 is zero, k > 0 the float32 of pattern base + ((k - 1) << shift).
+    """Logarithmic codes: 0 is zero, k > 0 the float32 of pattern base + ((k - 1) << shift).
 
-    `kind` is ``"absolute"``, or ``"residual"`` for differences of codes. `payload` is ``"fixed"``, `bits` bits per row,
-    or ``"rans"``, in groups of `group` rows.
+    `kind` is ``"absolute"``, or ``"residual"`` for differences of codes. `payload` is ``"fixed"``, `bits` bits for each
+    row, which is one value; or ``"rans"``, in groups of `group` rows of any width.
     """
 
     bits: int
@@ -274,8 +279,8 @@ class LogLayout(_IntegersLayout):
         return _least_grouped(self.payload, count, self.group)
 
     def fits(self, width: int) -> bool:
-        """Whether rows are of one value."""
-        return width == 1
+        """Whether rows of `width` elements may have this layout: under the payload `fixed`, those of one value."""
+        return super().fits(width) if self.is_grouped else width == 1
 
     def to_json(self) -> Json:
         """The ENCODING of a part."""
@@ -324,10 +329,6 @@ class GridLayout(_IntegersLayout):
         if self.payload == "fixed":
             return self.section_bytes(count, width)
         return _least_grouped(self.payload, count, self.group)
-
-    def fits(self, width: int) -> bool:
-        """Whether a group of rows of `width` elements has no more values than it may; a row alone may have any."""
-        return self.group is None or self.group == 1 or self.group * width <= MAX_GROUP_VALUES
 
     def to_json(self) -> Json:
         """The ENCODING of a part."""

@@ -207,7 +207,7 @@ def _parse_part(
     exceptions_of = None if record.is_null("exceptions_of") else record.integer("exceptions_of")
     part = Part(record.name("column"), rows, (first, end), layout, section, exceptions_of, shared, scheme, errors)
     if not layout.fits(part.width):
-        expected = "one value per row under log, at most 65536 in a group of a grid"
+        expected = "one value per row under log with the payload fixed, at most 65536 values in a group of several rows"
         raise DamagedError("part-encoding", place, expected=expected, found=f"{part.width}, {layout.to_json()}")
     _check_lengths(part, row_sets[rows].count, sections, place)
     return part

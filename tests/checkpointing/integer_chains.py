@@ -30,10 +30,12 @@ Array = np.ndarray[Any, Any]
 Elements = tuple[int, int]
 DIM = 5
 PIECES = ((0, 2), (2, DIM))
-"""Weights are written as a whole or in these two pieces; the model has what each row is in each of them."""
+"""Rows of DIM values are written as a whole or in these two pieces; the model has what each row is in each of them."""
 FLOORS = (-20, -9)
 LOGS = ((12, 0x3A000000, 15), (8, 0x3A000000, 19), (16, 0x30000000, 12))
 KEYS = 90
+COLUMNS = ("weight", "squares", "sum")
+"""On grids; in logarithmic codes of DIM values per row, mostly; in such codes of one value per row, mostly."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,13 @@ class IntegerChain:
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path, self.random = path, np.random.default_rng(seed)
-        fills = {name: float(self.random.choice(FILLS)) for name in ("weight", "sum")}
+        fills = {name: float(self.random.choice(FILLS)) for name in COLUMNS}
         self.rows = int(self.random.integers(1, 60 // SCALE))
         weight, sums = np.zeros((self.rows, DIM), np.float32), np.zeros(self.rows, np.float32)
+        others, none = {"squares": weight, "sum": sums}, {"squares": weight[:0], "sum": sums[:0]}
         tables = {
-            "dense": TableData(weight, columns={"sum": sums}, fill=fills),
-            "keyed": TableData(weight[:0], columns={"sum": sums[:0]}, keys=np.empty(0, np.int64), fill=fills),
+            "dense": TableData(weight, columns=others, fill=fills),
+            "keyed": TableData(weight[:0], columns=none, keys=np.empty(0, np.int64), fill=fills),
         }
         self.schemas = {schema.name: schema for schema in plan_baseline(tables, None).tables}
         self.cells: dict[tuple[str, str, Elements, int], Cell] = {}
@@ -137,7 +140,7 @@ class IntegerChain:
         """That the newest version reads as it must, bit for bit."""
         with cnrfmt.open(self.path) as ck:
             for table in self.schemas:
-                for column in ("weight", "sum"):
+                for column in COLUMNS:
                     ids, want = self.values(table, column)
                     keys = ck[table].keys
                     assert (len(ck[table]) if keys is None else keys.tolist()) == (len(ids) if keys is None else ids)
@@ -229,7 +232,7 @@ class IntegerChain:
         return ids, self._plain(table, column, elements, ids)
 
     def _grid(self, column: ColumnSchema) -> tuple[Any, ...]:
-        if column.per_row and self.random.integers(4):
+        if column.name != "weight" and self.random.integers(4):
             return ("log", *LOGS[int(self.random.integers(len(LOGS)))])
         return "grid", int(self.random.choice(FLOORS))
 
@@ -262,7 +265,7 @@ class IntegerChain:
         shifted = codes << exponents[:, None].astype(np.int32)
         self._know(table, column, elements, ids, grid, shifted + (0 if old is None else old))
         self._know(table, column, elements, ids[bad], None, exact)
-        layout = self._layout(grid, codes, residual=old is not None)
+        layout = self._layout(grid, codes, residual=old is not None, one_valued=column.per_row)
         part = part_of(column, layout, codes, exponents, elements=elements)._replace(bad=bad, exact=exact)
         return GivenSlice(SliceSections(RowIds(len(ids), ids), (part,)))
 
@@ -284,11 +287,13 @@ class IntegerChain:
         codes = np.clip(codes, low, high)
         return exponents, codes.astype(np.int32)
 
-    def _layout(self, grid: tuple[Any, ...], codes: Array, *, residual: bool) -> IntegerLayout:
+    def _layout(
+        self, grid: tuple[Any, ...], codes: Array, *, residual: bool, one_valued: bool
+    ) -> IntegerLayout:
         kind, payload = "residual" if residual else "absolute", str(self.random.choice(["fixed", "packed", "rans"]))
-        group = int(self.random.integers(1, 9))
+        group = int(self.random.choice([*range(1, 9), 65536 // codes.shape[1]]))
         if grid[0] == "log":
-            payload = "rans" if residual or payload == "packed" else payload
+            payload = payload if payload == "fixed" and one_valued and not residual else "rans"
             return LogLayout(*grid[1:], kind, payload, None if payload == "fixed" else group)
         if payload == "fixed":
             widest = max(int(np.abs(codes.astype(np.int64)).max()), 1).bit_length() + 1

@@ -180,6 +180,83 @@ def test_columns_of_the_same_rows_share_row_indexes(tmp_path: Path) -> None:
     check_sound(path)
 
 
+def squares(fill: float = 0.0, rows: int = 40) -> TableSchema:
+    """A table with weights and a column of as many values per row."""
+    zeros = np.zeros((rows, 4), np.float32)
+    data = TableData(zeros, columns={"squares": zeros}, fill={"weight": 0.0, "squares": fill})
+    return plan_baseline({"user": data}, None).tables[0]
+
+
+def squared(schema: TableSchema, ids: Ids, codes: Any, layout: IntegerLayout) -> TableWrite:
+    return write(schema, (ids, {"squares": (layout, np.broadcast_to(codes, (len(ids), schema.dim)))}))
+
+
+def test_codes_of_several_values_per_row_become_one_part(tmp_path: Path) -> None:
+    """Of each element its own sum, whatever the groups and the ranges of elements are that it comes from."""
+    path, schema = tmp_path / "model", squares()
+    every, absolute = np.arange(40, dtype=np.int64), replace(LOG, kind="absolute", group=65536 // 4)
+    commit(path, [squared(schema, every, 100 + np.arange(160).reshape(40, 4), absolute)])
+    commit(path, [squared(schema, ids_of(3, 5, 9), [1, -2, 3, -100], LOG)])
+    column = schema.column("squares")
+    assert column is not None
+    halves = [((0, 1), [[7], [8]]), ((1, 4), [[-1, 0, 0], [0, 0, 4095 - 223]])]
+    parts = tuple(part_of(column, replace(LOG, group=2), np.array(c), elements=elements) for elements, c in halves)
+    commit(path, [TableWrite(schema, slices=(GivenSlice(SliceSections(RowIds(2, ids_of(0, 30)), parts)),))])
+    want = 100 + np.arange(160).reshape(40, 4)
+    want[[3, 5, 9]] += [1, -2, 3, -100]
+    want[[0, 30]] += [[7, -1, 0, 0], [8, 0, 0, 4095 - 223]]
+    assert want.max() == 4095
+    before = read(path)
+    merge(path, 1, 3, expect=head_of(path))
+    assert {part.elements for part in parts_of(path)["user"]} == {(0, 1), (1, 4)}
+    assert {part.layout for part in parts_of(path)["user"]} == {LOG}
+    assert read(path) == before
+    check_sound(path)
+    compact(path)
+    with cnrfmt.open(path) as ck:
+        found, known = ck["user"].read_integers(every, "squares", LOG.grid)
+    assert known.all()
+    assert found.tolist() == want.tolist()
+    assert read(path) == before
+    check_sound(path)
+
+
+@pytest.mark.parametrize("element", [0, 3])
+def test_a_code_of_one_element_is_out_of_range(element: int, tmp_path: Path) -> None:
+    path, schema = tmp_path / "model", squares()
+    commit(path, [squared(schema, np.arange(40, dtype=np.int64), 4000, replace(LOG, kind="absolute"))])
+    for _ in range(2):
+        commit(path, [squared(schema, ids_of(7), np.where(np.arange(4) == element, 48, 1), LOG)])
+    with pytest.raises(DamagedError, match=r"column 'squares', row 7: damaged \(grid-range\)"):
+        merge(path, 0, 3, expect=head_of(path))
+    with cnrfmt.open(path) as ck, pytest.raises(DamagedError, match=r"row 7: damaged \(grid-range\)"):
+        ck["user"].read(column="squares")
+    assert len(head_of(path).chain) == 3
+
+
+def code_value(code: int) -> float:
+    """What a code of LOG means."""
+    return float(np.uint32(LOG.base + ((code - 1) << LOG.shift)).view(np.float32))
+
+
+@pytest.mark.parametrize(("fill", "exact"), [(0.0, 0), (code_value(9), 0), (-0.0, 4), (1e-30, 4), (np.nan, 4)])
+def test_rows_of_codes_that_were_never_written(fill: float, exact: int, tmp_path: Path) -> None:
+    path, schema = tmp_path / "model", squares(fill)
+    commit(path, [squared(schema, np.arange(40, dtype=np.int64), 77, replace(LOG, kind="absolute"))])
+    commit(path, [squared(schema, ids_of(3), [1, 2, 3, 4], LOG)])
+    commit(path, [TableWrite(replace(schema, rows=44))])
+    before = read(path)
+    compact(path)
+    parts = [part for part in parts_of(path)["user"] if part.column == "squares"]
+    assert [part.layout for part in parts] == [replace(LOG, kind="absolute"), RawLayout("float32")][: 1 + (exact > 0)]
+    with cnrfmt.open(path) as ck:
+        (entry,) = ck.view.segments[ck.manifest.chain[0].segment].toc.tables
+        assert ck["user"].read(slice(40, 44), column="squares").tobytes() == np.full((4, 4), fill, "f4").tobytes()
+    assert [entry.row_sets[part.rows].count for part in parts] == [44, exact][: len(parts)]
+    assert read(path) == before
+    check_sound(path)
+
+
 def test_codes_that_are_all_absolute_are_copied(tmp_path: Path) -> None:
     """As they always were: logarithmic codes of one length are encoded anew only where something is added to them."""
     path = tmp_path / "model"
@@ -317,8 +394,8 @@ def test_encoded_anew_to_serve_from(named: bool, tmp_path: Path) -> None:
         assert new["dense"].fill("weight") == old["dense"].fill("weight")
         for name in ("dense", "keyed"):
             assert new[name].read().tobytes() == want[name].read().tobytes()
-            if name == "keyed" or not named:
-                assert new[name].read(column="sum").tobytes() == old[name].read(column="sum").tobytes()
+            for column in ("squares", "sum") if name == "keyed" or not named else ("squares",):
+                assert new[name].read(column=column).tobytes() == old[name].read(column=column).tobytes()
     layouts = {(name, part.column, part.layout) for name, parts in parts_of(target).items() for part in parts}
     assert ("dense", "weight", quantize.layout_of(4)) in layouts
     assert (("dense", "sum", CastLayout("bfloat16")) in layouts) == named

@@ -23,6 +23,7 @@ from cnrfmt.checkpointing.costs.traffic import CLASSES, Traffic
 from cnrfmt.checkpointing.policies import NAMED, History
 from cnrfmt.encodings import row_ids
 from cnrfmt.errors import UsageError
+from cnrfmt.format.encoding import LogLayout
 from cnrfmt.kernels._jit import INTERPRETED
 from cnrfmt.sizes import commit_sizes
 from tests.storage.support import QuickFs
@@ -143,6 +144,14 @@ def test_finer_steps_take_more_bits() -> None:
     assert all(a >= b > 0 for a, b in pairwise(found))
     assert typical.value_bits(0.125) == pytest.approx(3.6 + 2)
     assert "1.65 bits per value in steps of 3 learning rates over the checkpoints" in typical.words(3)
+
+
+@pytest.mark.parametrize(("bits", "delta"), [(12, 8), (16, 12)])
+@pytest.mark.parametrize("width", [1, 64])
+def test_each_logarithmic_code_takes_as_much(bits: int, delta: int, width: int) -> None:
+    layout = LogLayout(bits, 1, 0, "absolute", "rans", 1024)
+    assert typical.section_bytes(layout, 0.0, 10, width, is_delta=False) == math.ceil(10 * width * bits / 8)
+    assert typical.section_bytes(layout, 0.0, 10, width, is_delta=True) == 10 * width * delta // 8
 
 
 @pytest.mark.parametrize("c", [3, 1])

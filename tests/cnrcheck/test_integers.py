@@ -64,6 +64,38 @@ def test_rows_are_read_as_laid_out(kind: str, payload: str, bits: int | None, gr
         assert part.padding == set()
 
 
+@pytest.mark.parametrize("bits", [8, 12, 16])
+@pytest.mark.parametrize("kind", ["absolute", "residual"])
+def test_rows_of_logarithmic_codes_are_read_as_laid_out(kind: str, bits: int) -> None:
+    chance, last = random.Random(bits), (1 << bits) - 1
+    for count, n, group in product((1, 6, 61), (1, 3, 17), (1, 5, 65536)):
+        least = 0 if kind == "absolute" else -last
+        codes = [[chance.choice([least, last, chance.randint(least, last)]) for _ in range(n)] for _ in range(count)]
+        encoding = encodings.log(bits, 1, 0, kind, "rans", group)
+        section = integers.section(encoding, codes, None, [row % min(3, count) for row in range(count)])
+        part = opened(encoding, section, count, n)
+        read = [part.read(units) for units in part.pieces()]
+        assert np.concatenate([found for _, found, _ in read]).tolist() == codes
+        assert not np.concatenate([found for _, _, found in read]).any()
+        slots = np.array([count - 1, 0, count // 2, 0])
+        order, found, _ = part.at(slots)
+        assert [codes[slot] for slot in slots[order].tolist()] == found.tolist()
+        if kind == "absolute":
+            # Of the least base and no shift, a code is the bits of its value.
+            values = cnrcheck.values_of(np.array(codes), ("log", bits, 1, 0))
+            assert values.view(np.uint32).tolist() == codes
+
+
+@pytest.mark.parametrize(("group", "n"), [(1, 1 << 20), (2, 32768), (21845, 3), (65536, 1)])
+def test_how_wide_the_rows_of_a_group_may_be(group: int, n: int) -> None:
+    logs = encodings.log(8, 1, 0, "residual", "rans", group)
+    for encoding in (encodings.grid("absolute", 0, "packed", None, group), logs):
+        assert cnrcheck.has_width(encoding, n)
+        assert cnrcheck.has_width(encoding, n + 1) == (group == 1)
+    assert [cnrcheck.has_width(encodings.log(12, 1, 0), width) for width in (1, 2, n + 1)] == [True, False, False]
+    assert cnrcheck.has_width(encodings.grid("absolute", 0, "fixed", 26), n)
+
+
 @pytest.mark.parametrize(("payload", "bits", "group"), LAYOUTS)
 def test_few_values_at_a_time_are_the_same(
     payload: str, bits: int | None, group: int | None, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ LOGS = [
 CASES: list[tuple[IntegerLayout, int]] = [
     *product(GRIDS, (1, 5, 16) if INTERPRETED else (1, 2, 5, 16, 33, 64, 300)),
     *((layout, 1) for layout in LOGS),
+    *product((layout for layout in LOGS if layout.is_grouped), (5,) if INTERPRETED else (5, 64)),
 ]
 COUNT = 20 if INTERPRETED else 200
 
@@ -55,7 +56,7 @@ def some_rows(layout: IntegerLayout, count: int, width: int, seed: int = 0) -> t
     rng = np.random.default_rng(seed)
     if isinstance(layout, LogLayout):
         top = (1 << layout.bits) - 1
-        codes = rng.integers(-5 if layout.is_residual else 0, 6, (count, 1))
+        codes = rng.integers(-5 if layout.is_residual else 0, 6, (count, width))
         codes[::9] = rng.integers(-top if layout.is_residual else 0, top + 1, codes[::9].shape)
         return codes.astype(np.int32), np.zeros(count, np.uint8)
     exponents = np.minimum(rng.geometric(0.3, count) - 1, 24).astype(np.uint8)
@@ -230,8 +231,9 @@ def test_a_damaged_group_is_named(bad: int) -> None:
 
 @given(st.data())
 def test_any_rows(data: st.DataObject) -> None:
-    layout: IntegerLayout = data.draw(st.sampled_from(GRIDS))
-    width = data.draw(st.integers(1, 10 if INTERPRETED else 80))
+    layout: IntegerLayout = data.draw(st.sampled_from([*GRIDS, *LOGS]))
+    one_valued = isinstance(layout, LogLayout) and not layout.is_grouped
+    width = 1 if one_valued else data.draw(st.integers(1, 10 if INTERPRETED else 80))
     count, seed = data.draw(st.integers(1, 30)), data.draw(st.integers(0, 2**32))
     if layout.is_grouped:
         layout = replace(layout, group=data.draw(st.integers(1, 40)))
@@ -387,10 +389,13 @@ def test_what_is_wrong_with_fixed_rows_is_named() -> None:
     assert damage("code-padding", lambda: everything(logs, section, 3, 1)).place == "here, slot 2"
 
 
-@pytest.mark.parametrize("layout", [GRIDS[2], GRIDS[5], GRIDS[9], GRIDS[12], LOGS[4]], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "width"),
+    [(GRIDS[2], 5), (GRIDS[5], 5), (GRIDS[9], 5), (GRIDS[12], 5), (LOGS[4], 1), (LOGS[4], 5), (LOGS[5], 5)],
+    ids=str,
+)
 @given(data=st.data())
-def test_any_change_is_damage_or_other_rows(layout: IntegerLayout, data: st.DataObject) -> None:
-    width = 1 if isinstance(layout, LogLayout) else 5
+def test_any_change_is_damage_or_other_rows(layout: IntegerLayout, width: int, data: st.DataObject) -> None:
     codes, exponents = some_rows(layout, 20, width)
     _, section = section_of(layout, codes, exponents)
     bad = section.copy()

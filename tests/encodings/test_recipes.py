@@ -13,7 +13,7 @@ from cnrfmt.encodings import Recipe, encoder, recipes
 from cnrfmt.encodings.quantize import Quantize
 from cnrfmt.encodings.recipes import goes_on, mean_error, recipe_for, sample
 from cnrfmt.errors import UsageError
-from cnrfmt.format.encoding import CastLayout, CodebookLayout, LogLayout, RawLayout, RowwiseLayout
+from cnrfmt.format.encoding import CastLayout, CodebookLayout, GridLayout, LogLayout, RawLayout, RowwiseLayout
 from cnrfmt.format.schema import ColumnSchema
 from cnrfmt.format.scheme import Scheme
 from cnrfmt.inputs import as_source
@@ -99,6 +99,26 @@ def test_what_does_not_depend_on_values_goes_on_as_it_is() -> None:
         narrow(Quantize(one_valued="bfloat16")),
     ):
         assert goes_on(recipe, as_source(ROWS, what="")) is recipe
+
+
+@pytest.mark.parametrize("payload", ["packed", "rans"])
+@pytest.mark.parametrize(("group", "want"), [(1, 1), (4096, 4096), (4097, 4096), (65536, 4096)])
+def test_groups_of_parts_of_some_elements_hold_fewer_whole_rows(payload: str, group: int, want: int) -> None:
+    scheme, source = Scheme("closed-loop"), as_source(ROWS, what="")
+    again = goes_on(Recipe(GridLayout("residual", -3, payload, None, group), scheme), source)
+    assert again == Recipe(GridLayout("absolute", -3, payload, None, want), scheme)
+    assert again.layout.fits(ROWS.shape[1])
+    # A row alone may have any number of values.
+    wide = as_source(np.zeros((2, 1 << 17), F32), what="")
+    assert goes_on(Recipe(GridLayout("residual", -3, payload, None, group), scheme), wide).layout.fits(1 << 17)
+
+
+def test_integers_go_on_as_absolute_ones() -> None:
+    fixed, logs = GridLayout("residual", -3, "fixed", 9), LogLayout(12, 1, 0, "residual", "rans", 65536)
+    assert goes_on(Recipe(fixed), as_source(ROWS, what="")).layout == replace(fixed, kind="absolute")
+    assert goes_on(Recipe(logs), as_source(VALUES, what="")).layout == replace(logs, kind="absolute")
+    # Of several values per row, codes are read alone.
+    assert goes_on(Recipe(logs, Scheme("log")), as_source(ROWS, what="")) == RAW
 
 
 def test_values_from_anywhere() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cnrfmt.format.chain import check_chain
+from cnrfmt.format.chain import check_chain, check_table
 from cnrfmt.format.encoding import (
     CastLayout,
     CodebookLayout,
@@ -90,12 +90,19 @@ def test_a_chain_that_agrees() -> None:
 
 
 @pytest.mark.parametrize(
-    "layout", [CastLayout("bfloat16"), RowwiseLayout(8), CodebookLayout(2), LogLayout(12, 1, 0), ABSOLUTE]
+    "layout", [CastLayout("bfloat16"), RowwiseLayout(8), CodebookLayout(2), LOG, ABSOLUTE]
 )
 def test_float32_columns_have_every_encoding(layout: Layout) -> None:
-    one_valued = part("s", (0, 1), layout)
-    parts = [one_valued] if isinstance(layout, LogLayout) else [one_valued, part(layout=layout)]
-    assert findings([toc(user(5, *parts), ITEMS)]) == []
+    assert findings([toc(user(5, part("s", (0, 1), layout), part(layout=layout)), ITEMS)]) == []
+    # A part of some of the elements as well.
+    assert findings([toc(user(5, part(elements=(1, 2), layout=layout)), ITEMS)]) == []
+
+
+def test_codes_of_one_value_per_row() -> None:
+    fixed = LogLayout(12, 1, 0)
+    assert findings([toc(user(5, part("s", (0, 1), fixed)), ITEMS)]) == []
+    (error,) = check_table(TableSchema(USER, "u", 5, 3, columns()), user(5, part(layout=fixed)), "here")
+    assert error.expected == "log under the payload rans, for a column of dim values per row"
 
 
 @pytest.mark.parametrize("rows", [4, 6])
@@ -133,7 +140,8 @@ def test_rows_are_null_exactly_for_a_keyed_table() -> None:
         (part("g", (0, 1), CastLayout("float16")), "part-encoding"),
         (part("g", (0, 1), LogLayout(12, 1, 0)), "part-encoding"),
         (part("g", (0, 1), ABSOLUTE), "part-encoding"),
-        # Logarithmic codes are for columns of one value per row, even where a part of another is as narrow.
+        (part("g", (0, 1), LOG), "part-encoding"),
+        # Codes without groups are for columns of one value per row, even where a part of another is as narrow.
         (part(elements=(1, 2), layout=LogLayout(12, 1, 0)), "part-encoding"),
         (part("s", (0, 1), RawLayout("float16")), "part-encoding"),
     ],

@@ -179,8 +179,14 @@ def test_how_wide_the_rows_of_a_group_may_be(group: int | None, width: int, fits
     payload, bits = ("packed", None) if group else ("fixed", 3)
     assert GridLayout("absolute", 0, payload, bits, group).fits(width) == fits
     assert RowwiseLayout(8).fits(width)
-    for layout in (LogLayout(8, 1, 0), LogLayout(8, 1, 0, "absolute", "rans", 65536)):
-        assert (layout.fits(1), layout.fits(2)) == (True, False)
+    if group:
+        for kind in ("absolute", "residual"):
+            assert LogLayout(8, 1, 0, kind, "rans", group).fits(width) == fits
+
+
+def test_rows_of_logarithmic_codes_without_groups_are_of_one_value() -> None:
+    for bits in (8, 12, 16):
+        assert [LogLayout(bits, 1, 0).fits(width) for width in (1, 2, 64)] == [True, False, False]
 
 
 def test_the_bytes_of_a_directory() -> None:
@@ -189,7 +195,8 @@ def test_the_bytes_of_a_directory() -> None:
     # Two bytes a row, packed; eight states a group and the smallest head, under rans; all bytes, where none may vary.
     assert GridLayout("absolute", 0, "packed", None, 3).least_bytes(7, 5) == 24 + 14
     assert GridLayout("residual", 0, "rans", None, 3).least_bytes(7, 5) == 24 + 24 + 3 * 32
-    assert LogLayout(8, 1, 0, "residual", "rans", 3).least_bytes(7, 1) == 24 + 24 + 3 * 32
+    for width in (1, 5):
+        assert LogLayout(8, 1, 0, "residual", "rans", 3).least_bytes(7, width) == 24 + 24 + 3 * 32
     assert GridLayout("absolute", 0, "fixed", 3).least_bytes(7, 5) == 7 * (1 + 2)
     assert LogLayout(12, 1, 0).least_bytes(7, 1) == 11
     assert RowwiseLayout(8).least_bytes(7, 5) == 7 * 13

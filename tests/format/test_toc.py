@@ -500,6 +500,15 @@ def test_a_group_has_no_more_values_than_it_may() -> None:
     log = {"encoding": LogLayout(16, 1, 0).to_json(), "scheme": {**CHOICE, "method": "log"}, "elements": [0, 2]}
     refused("part-encoding", changed(lambda v: user(v)["parts"][2].update(log)))
 
+    def logs(v: Any, group: int) -> None:
+        grid(v, "rans", 5000, group)
+        encoding = LogLayout(12, 1, 0, "residual", "rans", group).to_json()
+        user(v)["parts"][0].update(encoding=encoding, scheme={**CHOICE, "method": "log"})
+
+    found = parse(changed(lambda v: logs(v, 16384)), end=end).tables[0]
+    assert found.residuals == {("weight", ("log", 12, 1, 0))}
+    refused("part-encoding", changed(lambda v: logs(v, 16385)), end=end)
+
 
 def test_exceptions_are_raw_and_those_of_a_part_that_is_not() -> None:
     def rowwise(v: Any) -> None:

@@ -58,6 +58,10 @@ def made(chance: random.Random) -> tuple[dict[str, Any], bytes, int, int]:
     exponents = [e if any(row) else 0 for e, row in zip(exponents, codes, strict=True)]
     bits, group = (most + 1, None) if payload == "fixed" else (None, chance.choice([1, 2, 5, 100]))
     encoding = encodings.grid(kind, -5, payload, bits, group)
+    if payload == "rans" and chance.random() < 0.3:
+        # Logarithmic codes: without exponents, in rows of one value and of several.
+        exponents = [0] * count
+        encoding = encodings.log(12, 1, 0, kind, payload, group)
     classes = [row % min(3, count) for row in range(count)]
     return encoding, integers.section(encoding, codes, exponents, classes), count, n
 

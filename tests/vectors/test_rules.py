@@ -20,7 +20,7 @@ import pytest
 
 import cnrfmt
 from cnrfmt.format.blocks import Slot
-from cnrfmt.format.encoding import IntegerLayout
+from cnrfmt.format.encoding import IntegerLayout, LogLayout
 from cnrfmt.format.limits import LARGE_SECTION, MAX_COLUMNS, MAX_DEPTH, MAX_DIM, MAX_INTEGER, MAX_NAME, PAGE
 from cnrfmt.format.manifest import ChainEntry, Manifest, parse_manifest
 from cnrfmt.format.segment import SegmentHeader, Trailer
@@ -158,8 +158,9 @@ def encodings(sound: Sound) -> list[dict[str, Any]]:
 
 
 def names(sound: Sound) -> set[str]:
-    """The names of its encodings; a row-wise one goes by its layout."""
-    return {encoding.get("layout", encoding["name"]) for encoding in encodings(sound)}
+    """The names of its encodings; a row-wise one goes by its layout, `log` of several values by `log rows` as well."""
+    rows = {"log rows" for part in sound.parts() if isinstance(part.layout, LogLayout) and part.width > 1}
+    return {encoding.get("layout", encoding["name"]) for encoding in encodings(sound)} | rows
 
 
 def payloads(sound: Sound) -> set[str]:
@@ -237,9 +238,16 @@ KEPT: dict[str, Holds | tuple[Holds, ...]] = {
         lambda s: "log" in names(s),
         *(functools.partial(lambda payload, s: payload in payloads(s), each) for each in ("fixed", "packed", "rans")),
     ),
-    "part-encoding": tuple(
-        functools.partial(lambda name, s: name in names(s), name)
-        for name in ("raw", "cast", "tail", "head", "packed", "codebook", "log", "grid")
+    "part-encoding": (
+        *(
+            functools.partial(lambda name, s: name in names(s), name)
+            for name in ("raw", "cast", "tail", "head", "packed", "codebook", "log", "grid", "log rows")
+        ),
+        # As many values in a group as there may be, of several in a row.
+        lambda s: any(
+            isinstance(p.layout, LogLayout) and p.layout.group and p.width > 1 and p.layout.group * p.width == 65536
+            for p in s.parts()
+        ),
     ),
     "exception": lambda s: any(part.exceptions_of is not None for part in s.parts()) and len(names(s)) > 5,
     "part-overlap": lambda s: several(s.column_parts()),

@@ -39,8 +39,7 @@ _MOST_ROWS, _MOST_WIDTH = 96, 24
 
 
 def _shape(data: bytes) -> tuple[IntegerLayout, int, int]:
-    layout = LAYOUTS[data[0] % len(LAYOUTS)]
-    return layout, 1 + data[1] % _MOST_ROWS, 1 if isinstance(layout, LogLayout) else 1 + data[2] % _MOST_WIDTH
+    return LAYOUTS[data[0] % len(LAYOUTS)], 1 + data[1] % _MOST_ROWS, 1 + data[2] % _MOST_WIDTH
 
 
 def integer_part(data: bytes) -> None:
@@ -153,10 +152,10 @@ def rans_head(data: bytes) -> None:
 def seeds() -> Iterator[tuple[str, str, bytes]]:
     """Target, name and input: parts of every layout, of one group and of several; heads."""
     for number, layout in enumerate(LAYOUTS):
-        random, width = Random(number), 1 if isinstance(layout, LogLayout) else 3
-        for count in (1, 7):
+        random = Random(number)
+        for count, width in ((1, 3), (7, 1 if isinstance(layout, LogLayout) and layout.bits == 12 else 3)):
             if isinstance(layout, LogLayout):
-                codes = [random.randrange(1 << layout.bits) for _ in range(count)]
+                codes = [random.randrange(1 << layout.bits) for _ in range(width * count)]
                 exponents = [0] * count
             else:
                 most = min(13, (layout.bits or 14) - 1)

@@ -356,6 +356,8 @@ def of_columns() -> Iterator[Vector]:
 
     about = "Two elements of a column of one value per row in logarithmic codes."
     yield broken(27, "log-pair", pair("log"), about, (25, 36, 37))
+    about = "Two elements of a column of one value per row in entropy-coded logarithmic codes."
+    yield broken(25, "log-rans", pair("log-rans"), about, (36, 37))
     for kind in ("grid", "grid-packed", "grid-rans"):
         about = f"Two elements of a column of one value per row on a grid ({KINDS[kind]['payload']})."
         yield broken(25, kind, pair(kind), about, (36, 37))

@@ -16,7 +16,7 @@ PART = ("tables", 0, "parts", 0)
 COUNT, WIDTH = 4, 3
 LOG = encodings.log(12, 0x2F800000, 15)
 GROUP = 3
-# One encoding of each kind; those of the name `log` are of columns of one value per row.
+# One encoding of each kind; those of the name `log` are of columns of one value per row unless told.
 KINDS: dict[str, Json] = {
     "raw": rows.raw_encoding("float32"),
     "cast": encodings.cast("bfloat16"),
@@ -72,11 +72,12 @@ def single(
     dtype: str = "float32",
     count: int = COUNT,
     width: int = WIDTH,
+    of_weight: bool = False,
     **part: Any,
 ) -> Store:
-    """A dense table with one part: of the weight or, under `log`, of a column of one value per row."""
+    """A dense table with one part: of the weight or, under `log` unless told, of a column of one value per row."""
     columns, name = [column("weight", dtype, [width])], "weight"
-    if encoding.get("name") == "log":
+    if encoding.get("name") == "log" and not of_weight:
         columns, name, width = [*columns, column("state", dtype, [])], "state", 1
     table_schema = schema("single", "item", count, columns[0]["shape"][0], *columns)
     if data is None:

@@ -43,7 +43,7 @@ def section_bytes(layout: IntegerLayout, c: float, count: int, width: int, *, is
     if isinstance(layout, GridLayout):
         bits = value_bits(c) * width + ROW_BITS
     else:
-        bits = layout.bits - (_LOG - LOG_BITS if is_delta else 0)
+        bits = width * (layout.bits - (_LOG - LOG_BITS if is_delta else 0))
     return math.ceil(count * bits / 8)
 
 
