@@ -47,12 +47,12 @@ def test_the_arguments_are_there() -> None:
 def test_the_page_of_the_grid_has_its_numbers_and_arguments() -> None:
     text = GRID.read_text("utf-8")
     assert f"between 1/{2**grid._FINER} and 1;" in text
-    (few, *first), (more, *second), (_, *last) = grid.COUNTED_BY_RESTORES
-    lengths = [(f"of {most * reference:g}/n", f", at most {most:g}") for most, reference in (first, second, last)]
-    some, others, rest = lengths
+    known = [(few, f"of {most * times:g}/n", f", at most {most:g}") for few, most, times in grid.COUNTED_BY_RESTORES]
+    (few, *first), *between, (_, *last) = known
     whose = "learning rates in the n-th checkpoint that a row is in"
-    assert f"Up to {few} restore: steps {some[0]} {whose}{some[1]};" in text
-    assert f" up to {more}: {''.join(others)}; more, or nothing said: {''.join(rest)}." in text
+    words = "; ".join(f"up to {more}: {''.join(length)}" for more, *length in between)
+    expected = f"Up to {few} restore: steps {f' {whose}'.join(first)}; {words}; more, or nothing said: {''.join(last)}."
+    assert expected in text
     listed = text.split("usual names of the state of such optimizers (")[1].split(" and their like")[0]
     usual = re.findall(r"`([a-z_]+)`", listed)
     assert len(usual) == len(set(usual) & set(grid.ACTIVITIES)) == 3

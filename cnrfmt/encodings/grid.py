@@ -46,7 +46,7 @@ CHECKPOINTS = "cnrfmt.checkpoints"
 """The column in which a checkpoint manager counts the checkpoints that a row was in, the baseline among them."""
 BY_RESTORES = ((3, 2.0), (10, 1.0), (math.inf, 0.5))
 """Up to how many restores how many learning rates a step may be, of a row of median activity."""
-COUNTED_BY_RESTORES = ((1, 1.5, 4.5), (3, 1.5, 2.0), (math.inf, 0.625, 2.0))
+COUNTED_BY_RESTORES = ((1, 1.5, 4.5), (3, 1.5, 2.0), (10, 0.625, 2.0), (math.inf, 0.3125, 2.0))
 """The same of a row in its first checkpoint where checkpoints are counted, and up to how many it stays so."""
 _FINER = 4
 """Steps of rows that are more active than the reference are finer by so many octaves at the most; none are coarser.
@@ -81,9 +81,9 @@ class Grid:
         The optimizer's. Its unit is that of the weights: a step of Adagrad or Adam moves a weight by about so much.
     restores
         How many restores are expected in the run. Where checkpoints are counted, the n-th one that a row is in stores
-        it in steps of 6.75 / n learning rates for up to 1 restore and of 3 / n for up to 3, at most 1.5; for more, of
-        1.25 / n, at most 0.625. Elsewhere a row of median activity is stored in steps of 2 for up to 3 restores, 1 for
-        up to 10, or a half.
+        it in steps of 6.75 / n learning rates for up to 1 restore and of 3 / n for up to 3, at most 1.5; of 1.25 / n
+        for up to 10, at most 0.625; of half of that for more. Elsewhere a row of median activity is stored in steps of
+        2 for up to 3 restores, 1 for up to 10, or a half.
     c
         The steps in learning rates, of a row in its first checkpoint or of one of median activity, instead of
         `restores`.

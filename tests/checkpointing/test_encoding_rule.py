@@ -69,7 +69,7 @@ NO_COLUMN = "no column tells how far"
         ({"quantize": {"user": Quantize(2)}}, 2, 8, "row-wise 2 bits: it was asked for"),
         ({"encoding": "rowwise", "expected_restores": 20}, 4, 4, "row-wise 4 bits"),
         ({"encoding": "grid", **KNOWN}, "grid", "grid", "raw: weights aren't float32"),
-        ({"encoding": "grid", "learning_rate": 0.01}, "grid", "grid", "grid, steps of 0.00625 (0.625 learning rates)"),
+        ({"encoding": "grid", "learning_rate": 0.01}, "grid", "grid", "grid, steps of 0.003125 (0.312 learning rates)"),
         ({"encoding": Grid(step=0.25)}, "grid", "grid", "grid, steps of 0.25"),
         ({"encoding": {"user": Grid(step=0.25)}}, "grid", 8, "row-wise 8 bits: no learning rate was given"),
         ({"encoding": {"i*": Quantize(2)}, **KNOWN}, "grid", 2, "row-wise 2 bits"),

@@ -106,7 +106,7 @@ def test_a_grid_says_what_is_typical(cnr: Command) -> None:
         "full",
         "on a grid, in steps for any number of restores",
     )
-    assert "2.4 bits per value in steps of 1.25 learning rates" in plan["assumed"][2]
+    assert "3.31 bits per value in steps of 0.625 learning rates" in plan["assumed"][2]
     failing = ["--failure-rate", 0.05, "--run-hours", 100]
     plan = cnr(*words, "--encoding", "grid", *failing, "--json", *GIVEN).json
     assert "2.4 bits per value in steps of 1.25 learning rates" in plan["assumed"][2]

@@ -53,8 +53,8 @@ def test_learning_rates_by_restores() -> None:
     grids = [Grid(learning_rate=1, restores=restores) for restores in (0, 1, 3, 3.5, 10, 11, 1e9)]
     assert [grid.size for grid in grids] == [2, 2, 2, 1, 1, 0.5, 0.5]
     counted = [grid.counted for grid in grids]
-    assert [(grid.size, grid.reference) for grid in counted] == [(1.5, 4.5)] * 2 + [(1.5, 2)] + [(0.625, 2)] * 4
-    assert [grid.coarseness for grid in counted[1:4]] == [6.75, 3, 1.25]
+    assert [(grid.size, grid.reference) for grid in counted] == [(1.5, 4.5)] * 2 + [(1.5, 2)] + [(0.625, 2)] * 2 + [(0.3125, 2)] * 2
+    assert [grid.coarseness for grid in counted[1:6:2]] == [6.75, 1.25, 0.625]
     assert Grid(step=3, by="count").counted.by == "count"
     assert Grid(learning_rate=0.1, restores=20).size == pytest.approx(0.05)
     assert Grid(learning_rate=0.1, c=3).size == pytest.approx(0.3)

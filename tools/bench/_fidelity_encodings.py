@@ -30,6 +30,7 @@ ENCODINGS: dict[str, Callable[[Learner], Settings]] = {
     "row-wise 3": lambda _: {"quantize": cnrfmt.Quantize(bits=3, method="adaptive")},
     "row-wise 2": lambda _: {"quantize": cnrfmt.Quantize(bits=2, method="adaptive")},
     "grid for 20": lambda learner: _grid(learner, 20),
+    "grid for 10": lambda learner: _grid(learner, 10),
     "grid for 3": lambda learner: _grid(learner, 3),
     "grid for 1": lambda learner: _grid(learner, 1),
 }
