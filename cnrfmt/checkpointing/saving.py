@@ -130,8 +130,8 @@ class Saving:
         self._note_lost(work)
         try:
             self._run.remember()
-        except Exception as error:
-            # The version is durable; what was asked for beside it can't be had.
+        except BaseException as error:
+            # The version is durable, and who waits for it has to hear that, whatever can't be had beside it.
             self._failure = None, error
         pending.commit.set_result(written.manifest.version)
         self._run.keep_house()

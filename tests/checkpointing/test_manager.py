@@ -11,12 +11,14 @@ import pytest
 
 import cnrfmt
 from cnrfmt import CommitUnknownError, ConflictError, Dropped, MissingKeyError, Quantize, StorageError, UsageError
+from cnrfmt.checkpointing.checkpointer import Checkpointer
 from cnrfmt.checkpointing.events import Event
 from cnrfmt.checkpointing.keeping.retention import Keep
 from cnrfmt.checkpointing.manager import CheckpointManager
 from cnrfmt.errors import SupersededError
 from cnrfmt.run_record import record_of
 from tests.checkpointing.support import Disk, Trainer, check, sound
+from tests.storage.support import QuickFs
 
 POLICIES = ["full", "one-shot", "consecutive", "intermittent"]
 
@@ -807,3 +809,23 @@ def test_calls_that_cannot_be_meant(tmp_path: Path) -> None:
             m.restore(tables="item")
         with pytest.raises(UsageError, match="random is True, False, or a dict"):
             m.save(0, Trainer().tables(), random=1)  # type: ignore[arg-type]
+
+
+def test_who_waits_hears_of_a_durable_version_whatever_ends_its_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as an exit that somebody's file system or collector of garbage raises there."""
+
+    def end(_: Checkpointer) -> None:
+        raise SystemExit("the thread is to end")
+
+    with CheckpointManager(path, bits=32, fs=QuickFs()) as m:
+        table = np.zeros((3, 2), np.float32)
+        monkeypatch.setattr(Checkpointer, "remember", end)
+        assert m.save(0, {"user": table}).wait(timeout=60) == 0
+        monkeypatch.undo()
+        with pytest.raises(SystemExit, match="to end"):
+            m.track("user", [1])
+        m.track("user", [1])
+        assert m.save(1, {"user": table}).wait(timeout=60) == 1
+    sound(path)
