@@ -6,7 +6,7 @@ codes are all zero are as they are stored already: they aren't written, and are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,11 +14,12 @@ import numpy as np
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings import Recipe
-from cnrfmt.encodings.grid import CHECKPOINTS
 from cnrfmt.encodings.integer_sections import encode_section
 from cnrfmt.format.encoding import GridLayout, IntegerLayout, LogLayout
-from cnrfmt.live_rows import LiveColumn, LiveRows, Stored, Taken, ids_at, is_integer
+from cnrfmt.live_rows import LiveColumn, LiveRows, is_integer, live_columns
+from cnrfmt.stored_integers import Stored
 from cnrfmt.table_writes import EncodedColumn, RowIds, SliceSections, TableWrite
+from cnrfmt.taken_rows import Taken
 
 _VALUES = 8 << 20
 """Values of the widest column in a slice ..."""
@@ -47,7 +48,10 @@ def sliced(
     widest = max(end - first for first, end in (column.range_of(write.schema.dim) for column in write.columns))
     step = max(1, _VALUES // widest, -(-rows.count // _MOST_SLICES))
     starts = range(0, rows.count, step)
-    found = tuple(LiveSlice(write, start, min(start + step, rows.count), stored, counts, salt) for start in starts)
+    columns = live_columns(write)
+    found = tuple(
+        LiveSlice(write, columns, start, min(start + step, rows.count), stored, counts, salt) for start in starts
+    )
     views = tuple(view for one in found for view in one.views)
     return replace(write, rows=None, columns=(), slices=views), found
 
@@ -66,14 +70,21 @@ class LiveSlice:
     """
 
     def __init__(
-        self, write: TableWrite, start: int, stop: int, stored: Stored | None, counts: Stored | None, salt: int
+        self,
+        write: TableWrite,
+        columns: Sequence[LiveColumn],
+        start: int,
+        stop: int,
+        stored: Stored | None,
+        counts: Stored | None,
+        salt: int,
     ) -> None:
         rows = write.rows
         assert rows is not None
         self._rows, self._start, self._stop = rows, start, stop
         step = -(-(stop - start) // _PIECES)
         self.pieces = tuple(
-            LiveRows(write, a, min(a + step, stop), stored, counts, salt) for a in range(start, stop, step)
+            LiveRows(write, columns, a, min(a + step, stop), stored, counts, salt) for a in range(start, stop, step)
         )
         self.unsent: Ids = np.empty(0, np.int64)
         self.views = (
@@ -86,22 +97,26 @@ class LiveSlice:
         nothing = SliceSections(RowIds(0), ())
         if not taken.count:
             return nothing
-        numbers = np.concatenate(taken.numbers)
+        numbers = np.concatenate([np.arange(n.start, n.stop) if isinstance(n, range) else n for n in taken.numbers])
         kept = np.arange(taken.count)
         if is_residual and taken.grids:
             is_kept = np.zeros(taken.count, np.bool_)
-            for name, rows in taken.grids.items():
-                if name != CHECKPOINTS:
-                    is_kept |= rows.widths != 0
+            for column in self.pieces[0].columns:
+                if column.name in taken.grids and not column.is_afresh:
+                    is_kept |= taken.grids[column.name].widths != 0
             for bad in (bad for found in taken.bad.values() for bad in found):
                 is_kept[bad] = True
             kept = np.flatnonzero(is_kept)
-            self.unsent = ids_at(self._rows, numbers[~is_kept])
+            self.unsent = self._ids_at(numbers[~is_kept])
         if not kept.size:
             return nothing
-        ids = self._as_range(len(kept)) or RowIds(len(kept), ids_at(self._rows, numbers[kept]))
+        ids = self._as_range(len(kept)) or RowIds(len(kept), self._ids_at(numbers[kept]))
         columns = self.pieces[0].columns
         return SliceSections(ids, tuple(_encoded(taken, column, kept, is_residual=is_residual) for column in columns))
+
+    def _ids_at(self, numbers: Ids) -> Ids:
+        """The ids or keys of the rows of these numbers among all that are listed."""
+        return numbers + self._rows.first if self._rows.ids is None else self._rows.ids[numbers]
 
     def _as_range(self, count: int) -> RowIds | None:
         """All rows of the slice as a range, if they are one and so many are meant."""
@@ -111,13 +126,13 @@ class LiveSlice:
 
 def _encoded(taken: Taken, column: LiveColumn, kept: Ids, *, is_residual: bool) -> EncodedColumn:
     recipe, name = column.write.recipe, column.name
-    layout = recipe.layout
-    if isinstance(layout, GridLayout):
+    layout, is_residual = recipe.layout, is_residual and not column.is_afresh
+    if isinstance(layout, GridLayout) and name in taken.grids:
         rows = taken.grids[name] if len(kept) == taken.count else taken.grids[name].only(kept)
         layout, data = encode_section(_as(layout, is_residual), rows, len(kept), column.width)
-    elif isinstance(layout, LogLayout) and layout.is_grouped:
+    elif isinstance(layout, GridLayout | LogLayout) and name in taken.codes:
         codes = np.concatenate(taken.codes[name])[kept]
-        layout, data = encode_section(_as(layout, is_residual), _Codes(codes), len(kept), 1)
+        layout, data = encode_section(_as(layout, is_residual), _Codes(codes), len(kept), column.width)
     else:
         data = np.concatenate(taken.others[name])[kept].reshape(-1)
     bad, exact = np.empty(0, np.int64), np.empty((0, column.width), dtypes.dtype_of(layout.dtype))
@@ -134,13 +149,13 @@ def _as(layout: IntegerLayout, is_residual: bool) -> IntegerLayout:
 
 @dataclass(frozen=True)
 class _Codes:
-    """Codes of rows of one value, as section encoders ask for them."""
+    """Codes of rows, as section encoders ask for them."""
 
     values: Array
 
     def codes(self, first: int, stop: int, out: Array, exponents: Bytes) -> None:
         """The codes of rows first .. stop - 1."""
-        out[:, 0] = self.values[first:stop]
+        out[...] = self.values[first:stop]
         exponents[:] = 0
 
 

@@ -46,7 +46,7 @@ def test_the_arguments_are_there() -> None:
 
 def test_the_page_of_the_grid_has_its_numbers_and_arguments() -> None:
     text = GRID.read_text("utf-8")
-    assert f"between 1/{2**grid._FINER} and 1;" in text
+    assert f"between 1/{2**grid.FINER} and 1;" in text
     known = [(few, f"of {most * times:g}/n", f", at most {most:g}") for few, most, times in grid.COUNTED_BY_RESTORES]
     (few, *first), *between, (_, *last) = known
     whose = "learning rates in the n-th checkpoint that a row is in"

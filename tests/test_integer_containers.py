@@ -77,7 +77,7 @@ def test_rows_are_appended(laid: tuple[Path, Chain, dict[str, Array]], tmp_path:
     copy = tmp_path / "chain.cnr"
     shutil.copy(path, copy)
     ids = np.arange(0, chain.rows, 3)
-    # On either grid, among all codes of the sum, and anything where rows are raw.
+    # On either grid, among all codes of the sum, and between codes of the squares.
     rows = 8 * np.arange(len(ids) * DIM, dtype=np.float32).reshape(-1, DIM)
     new = {"weight": rows, "squares": rows + np.float32(0.1), "sum": np.full(len(ids), 0.5, np.float32)}
     cnrfmt.append(copy, {"dense": Rows(ids, rows, columns={name: new[name] for name in COLUMNS[1:]})})
@@ -86,7 +86,18 @@ def test_rows_are_appended(laid: tuple[Path, Chain, dict[str, Array]], tmp_path:
         for column in COLUMNS:
             want = chain.values("dense", column)
             want[ids] = new[column]
-            assert bits(ck["dense"].read(column=column)) == bits(want)
+            found = ck["dense"].read(column=column)
+            if column == "squares":
+                newest = ck.view.segments[ck.manifest.chain[-1].segment].toc.tables[0].parts
+                (layout,) = (part.layout for part in newest if part.column == column and part.exceptions_of is None)
+                assert isinstance(layout, LogLayout)
+                # Rounded up or down by lot; a number that is less than all codes becomes the least one, or zero.
+                apart = np.abs(found[ids].view(np.int32).astype(np.int64) - want[ids].view(np.int32))
+                is_small = want[ids].view(np.int32) < layout.base
+                assert (apart[~is_small] < 1 << layout.shift).all()
+                assert set(found[ids][is_small].view(np.int32)) <= {0, layout.base}
+                want[ids] = found[ids]
+            assert bits(found) == bits(want)
 
 
 def test_trial(laid: tuple[Path, Chain, dict[str, Array]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ from cnrfmt import Grid, Quantize, TableData, live_rows, slices
 from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.checkpointing.snapshot import Mode, Snapshot
 from cnrfmt.encodings import coder
-from cnrfmt.encodings.checks import Flags
-from cnrfmt.encodings.grid import GridPlan, plan_grid
+from cnrfmt.encodings.grid_plan import GridPlan, plan_grid
 from cnrfmt.encodings.integers import integer_coder
 from cnrfmt.format.encoding import GridLayout, LogLayout
 from cnrfmt.inputs import Picked, as_source
 from cnrfmt.plan import plan_baseline, plan_delta
+from cnrfmt.stored_integers import StoredIntegers
 from cnrfmt.table_writes import SliceSections, TableWrite
 from tests.checkpointing.test_snapshot import Writer
 
@@ -33,7 +34,8 @@ PAYLOADS = ("fixed", "packed", "rans")
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "_VALUES", 40 * DIM)
-    monkeypatch.setattr(live_rows, "_CHUNK", 12 * DIM)
+    monkeypatch.setattr(live_rows, "_BLOCK", 4 * DIM)
+    monkeypatch.setattr(live_rows, "_BLOCKS", 3)
 
 
 def rows_of(count: int, seed: int = 0) -> tuple[Array, Array]:
@@ -51,11 +53,9 @@ class Known:
         self._place = {int(row): number for number, row in enumerate(ids)}
         self._kept = {"weight": weights, "sums": codes.reshape(-1, 1)}
 
-    def integers(self, table: str, column: str, ids: Ids) -> tuple[Array, Flags]:
+    def integers(self, table: str, columns: Sequence[str], ids: Ids) -> dict[str, StoredIntegers]:
         at = np.array([self._place.get(int(row), -1) for row in ids], np.int64)
-        found = np.zeros((len(ids), self._kept[column].shape[1]), np.int32)
-        found[at >= 0] = self._kept[column][at[at >= 0]]
-        return found, at >= 0
+        return {name: StoredIntegers(self._kept[name].astype(np.int32), at) for name in columns}
 
 
 def planned(weights: Any, sums: Any, payload: Any = "packed", **options: Any) -> TableWrite:

@@ -7,23 +7,21 @@ planned they are brought to its base if they aren't there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from cnrfmt.arrays import Array, Ids
+from cnrfmt.arrays import Ids
 from cnrfmt.checkpointing.contents import Tables
-from cnrfmt.checkpointing.kept_columns import Flags
 from cnrfmt.checkpointing.kept_tables import Held
 from cnrfmt.checkpointing.lineage import Lineage
 from cnrfmt.checkpointing.settings import Settings, StoredIn
 from cnrfmt.checkpointing.stored_values import FromContainer, InMemory, StoredValues
-from cnrfmt.encodings.grid import GridPlan
+from cnrfmt.encodings.grid_plan import GridPlan
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.reader import open
 from cnrfmt.storage.fs import Fs
+from cnrfmt.stored_integers import StoredIntegers
 
 _DEFAULT_BYTES = 1 << 30
 _NO_BOUND = 1 << 62
@@ -55,7 +53,7 @@ class Bases:
         limit = settings.stored_bytes
         limit = (_DEFAULT_BYTES if bounded else _NO_BOUND) if limit is None else limit
         if where == "memory":
-            return InMemory(limit)
+            return InMemory(limit, integers_only=self.settings.stored_values is None)
         return FromContainer(self.path, limit, threads=settings.threads, fs=self.fs)
 
     def move_on(self, lineage: Lineage, held: HeldTables) -> None:
@@ -108,11 +106,11 @@ class OfChain:
     stored: StoredValues
     names: Collection[str]
 
-    def integers(self, table: str, column: str, ids: Ids) -> tuple[Array, Flags]:
+    def integers(self, table: str, columns: Sequence[str], ids: Ids) -> dict[str, StoredIntegers]:
         """As `StoredValues.integers`; there are none of a table that begins."""
         if table not in self.names:
-            return np.zeros((len(ids), 1), np.int32), np.zeros(len(ids), np.bool_)
-        return self.stored.integers(table, column, ids)
+            return {name: StoredIntegers.nothing(len(ids), 1) for name in columns}
+        return self.stored.integers(table, columns, ids)
 
 
 def chain_of(tables: Tables, base: Manifest | None, stored: StoredValues | None) -> dict[str, GridPlan | None]:

@@ -12,7 +12,8 @@ from typing import Literal, cast
 
 import numpy as np
 
-from cnrfmt.encodings.grid import Grid, GridPlan
+from cnrfmt.encodings.grid import Grid
+from cnrfmt.encodings.grid_plan import GridPlan
 from cnrfmt.encodings.quantize import BY_RESTORES, Choices, Quantize, choice_for
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT

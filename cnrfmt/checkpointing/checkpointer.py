@@ -26,7 +26,7 @@ from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.stored_values import StoredValues
 from cnrfmt.checkpointing.tracking.trackers import Trackers
 from cnrfmt.checkpointing.writing import Work, Written, commit_alone, commit_with_others, said_alike
-from cnrfmt.encodings.grid import is_counted
+from cnrfmt.encodings.grid_plan import is_counted
 from cnrfmt.encodings.quantize import Choices
 from cnrfmt.errors import CnrError, CommitUnknownError, ConflictError, DamagedError, StorageError, UsageError
 from cnrfmt.format import limits

@@ -17,7 +17,8 @@ import numpy as np
 
 from cnrfmt.checkpointing.bits import MOST_BITS, bits_for, choices_for, chosen_bits
 from cnrfmt.checkpointing.contents import Live
-from cnrfmt.encodings.grid import ACTIVITIES, CHECKPOINTS, Grid, GridPlan, coarseness_of, is_counted
+from cnrfmt.encodings.grid import ACTIVITIES, CHECKPOINTS, Grid
+from cnrfmt.encodings.grid_plan import GridPlan, coarseness_of, is_counted
 from cnrfmt.encodings.quantize import Choice, Choices, Quantize, choice_for, matching
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT, TableSchema

@@ -14,12 +14,14 @@ import numpy.typing as npt
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array, Ids
-from cnrfmt.encodings.grid import CHECKPOINTS, GridPlan, is_counted
+from cnrfmt.encodings.grid import CHECKPOINTS
+from cnrfmt.encodings.grid_plan import GridPlan, is_counted
 from cnrfmt.encodings.integers import bounds
 from cnrfmt.errors import TooLargeError
 from cnrfmt.format.schema import WEIGHT, ColumnSchema
 from cnrfmt.layer import Layer
 from cnrfmt.resolve import Steps
+from cnrfmt.stored_integers import StoredIntegers
 from cnrfmt.table import Table
 
 _CHUNK = 8 << 20
@@ -95,9 +97,9 @@ class KeptColumn(ABC):
     def read(self, positions: Ids) -> Array:
         """Rows as a reader decodes them, in memory of the caller's own."""
 
-    def integers(self, positions: Ids) -> tuple[Array, Flags]:
-        """The integers of rows, (n, w) int32, and of which rows there are any."""
-        return np.zeros((len(positions), self.width), np.int32), np.zeros(len(positions), np.bool_)
+    def integers(self, positions: Ids) -> StoredIntegers:
+        """The integers of rows, and of which rows there are any; there are none of a row at -1."""
+        return StoredIntegers.nothing(len(positions), self.width)
 
     @property
     def width(self) -> int:
@@ -287,9 +289,11 @@ class IntegerColumn(KeptColumn):
         rows[is_other] = self._exact[at[is_other]]
         return rows
 
-    def integers(self, positions: Ids) -> tuple[Array, Flags]:
+    def integers(self, positions: Ids) -> StoredIntegers:
         """As `KeptColumn.integers`."""
-        return self._values[positions].astype(np.int32), ~self._find(positions)[1]
+        if len(self._others):
+            positions = np.where(self._find(positions)[1], -1, positions)
+        return StoredIntegers(self._values, positions)
 
 
 def _take(out: Array, values: Array, positions: Rows) -> None:

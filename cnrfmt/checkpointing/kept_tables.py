@@ -19,7 +19,7 @@ from cnrfmt.checkpointing.kept_columns import (
     Rows,
     grids_of,
 )
-from cnrfmt.encodings.grid import GridPlan, grid_plan_of
+from cnrfmt.encodings.grid_plan import GridPlan, grid_plan_of
 from cnrfmt.errors import DamagedError
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.schema import ColumnSchema, TableSchema
@@ -64,7 +64,9 @@ class KeptTable:
         """The positions of rows; -1 of those that aren't kept."""
         if self.keys is not None:
             return find(self.keys, ids)
-        positions = ids - self.first
+        positions = ids - self.first if self.first else ids
+        if len(ids) and positions.min() >= 0 and positions.max() < self.count:
+            return positions
         return np.where((positions >= 0) & (positions < self.count), positions, -1)
 
 
@@ -75,10 +77,18 @@ class Move:
     """
 
     def __init__(
-        self, view: View, table: Table, held: Held, before: KeptTable | None, since: Manifest | None
+        self,
+        view: View,
+        table: Table,
+        held: Held,
+        before: KeptTable | None,
+        since: Manifest | None,
+        integers_only: bool = False,
     ) -> None:
         self.table, self._view, self._held, self._since = table, view, held, since
         self._plan = plan_of(view, table.schema, held)
+        self._grids = grids_of(self._plan)
+        self._columns = [c for c in table.schema.columns if c.name in self._grids or not integers_only]
         self._before = None if before is None or since is None else self._useful(before)
 
     @property
@@ -93,13 +103,12 @@ class Move:
             return None
         if not now.keyed and before.first != self._range.start:
             return None
-        grids = grids_of(self._plan)
         columns = {
             name: kept
             for name, kept in before.columns.items()
             if (column := now.column(name)) == kept.schema
             and column is not None
-            and kept.grid == grids.get(name)
+            and kept.grid == self._grids.get(name)
             and kept.elements == elements_of(column, now, self._held)
         }
         return replace(before, columns=columns) if columns else None
@@ -118,14 +127,14 @@ class Move:
             found = KeptTable(table.schema, self._plan, 0, len(keys), keys, {})
         else:
             found = KeptTable(table.schema, self._plan, ids.start, len(ids), None, {})
-        for column in table.schema.columns:
+        for column in self._columns:
             old = None if before is None else before.columns.pop(column.name, None)
             if old is not None and not self._catches_up(old) and self._changed is None:
                 room.give(old.nbytes)
                 old = None
             if old is None or before is None:
                 elements = elements_of(column, table.schema, self._held)
-                new = _empty(found, column, elements, grids_of(self._plan), room)
+                new = _empty(found, column, elements, self._grids, room)
                 new.fill(table, ids if keys is None else keys, range(found.count), room)
             else:
                 new = self._moved(old, before, found, room)

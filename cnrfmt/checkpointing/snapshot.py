@@ -22,10 +22,11 @@ from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.schema import WEIGHT
 from cnrfmt.inputs import Picked
-from cnrfmt.live_rows import LiveRows, Stored
+from cnrfmt.live_rows import LiveRows
 from cnrfmt.segment_writer import chunk_rows
 from cnrfmt.slices import LiveSlice, is_sliced, sliced
 from cnrfmt.source_rows import SourceRows
+from cnrfmt.stored_integers import Stored
 from cnrfmt.table_writes import ColumnWrite, EncodedRows, RowIds, Slice, SliceSections, TableWrite
 
 __all__ = ["Picked", "Snapshot"]

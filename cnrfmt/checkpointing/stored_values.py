@@ -6,7 +6,7 @@ back from the container; either way within a bound that the caller states, and e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from cnrfmt import reader
 from cnrfmt.arrays import Array, Ids
-from cnrfmt.checkpointing.kept_columns import Flags, KeptColumn, Room, grids_of
+from cnrfmt.checkpointing.kept_columns import KeptColumn, Room, grids_of
 from cnrfmt.checkpointing.kept_tables import Held, KeptTable, Move, elements_of, plan_of
-from cnrfmt.encodings.grid import GridPlan
+from cnrfmt.encodings.grid_plan import GridPlan
 from cnrfmt.errors import MissingKeyError, TooLargeError, UsageError
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.schema import WEIGHT
@@ -25,6 +25,7 @@ from cnrfmt.memory import check_limit, guarded
 from cnrfmt.reader import Checkpoint, PathLike
 from cnrfmt.storage.container import path_text
 from cnrfmt.storage.fs import Fs
+from cnrfmt.stored_integers import StoredIntegers
 from cnrfmt.table import Table
 from cnrfmt.view import View
 
@@ -63,8 +64,8 @@ class StoredValues(Protocol):
     def plan(self, table: str) -> GridPlan | None:
         """How the version has a table on a grid; None where it hasn't."""
 
-    def integers(self, table: str, column: str, ids: Ids) -> tuple[Array, Flags]:
-        """The integers that rows are stored as on the grid of `plan`, (n, w) int32, and of which rows there are any.
+    def integers(self, table: str, columns: Sequence[str], ids: Ids) -> dict[str, StoredIntegers]:
+        """Of each of these columns the integers that rows are stored as on the grid of `plan`.
 
         There are none of rows that are stored otherwise, or not at all, or that aren't held. Raises as `read` does for
         a table or a column. May be called by several threads.
@@ -90,10 +91,12 @@ class InMemory:
         The most that is held, and taken while a table grows: its old and its new array of one column are then there at
         once. Beside it, an update takes the row ids of what changed in one table, and what reading takes (some MiB, and
         the row indexes that the checkpoint keeps).
+    integers_only
+        Keeps what differences are taken from, and no other columns.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self._limit = _checked(max_bytes)
+    def __init__(self, max_bytes: int, *, integers_only: bool = False) -> None:
+        self._limit, self._integers_only = _checked(max_bytes), integers_only
         self._tables: dict[str, KeptTable] = {}
         self._known: Manifest | None = None
 
@@ -119,7 +122,8 @@ class InMemory:
         wanted = dict.fromkeys(tables, Held()) if held is None else {n: one for n, one in held.items() if n in tables}
         if since is not None and since.container_id != view.manifest.container_id:
             since = None
-        moves = [Move(view, tables[name], one, before.get(name), since) for name, one in wanted.items()]
+        only = self._integers_only
+        moves = [Move(view, tables[name], one, before.get(name), since, only) for name, one in wanted.items()]
         before.clear()
         room = Room(self._limit, sum(move.nbytes for move in moves))
         found = {}
@@ -133,19 +137,17 @@ class InMemory:
         kept = self._tables.get(table)
         return None if kept is None else kept.plan
 
-    def integers(self, table: str, column: str, ids: Ids) -> tuple[Array, Flags]:
+    def integers(self, table: str, columns: Sequence[str], ids: Ids) -> dict[str, StoredIntegers]:
         """As `StoredValues.integers`."""
         kept = _named(self._tables, table, self._known is not None)
-        values = _column_of(kept.columns, table, column)
         positions = kept.find(ids)
-        there = positions >= 0
-        if there.all():
-            found: tuple[Array, Flags] = values.integers(positions)
-            return found
-        integers = np.zeros((len(ids), values.width), np.int32)
-        integers[there], known = values.integers(positions[there])
-        there[there] = known
-        return integers, there
+        found = {}
+        for name in columns:
+            if self._integers_only and name not in kept.columns and kept.schema.column(name) is not None:
+                found[name] = StoredIntegers.nothing(len(ids), 1)
+            else:
+                found[name] = _column_of(kept.columns, table, name).integers(positions)
+        return found
 
     def read(self, table: str, ids: Any, column: str = WEIGHT) -> Array:
         """As `StoredValues.read`."""
@@ -231,19 +233,22 @@ class FromContainer:
         """As `StoredValues.plan`."""
         return self._plans.get(table)
 
-    def integers(self, table: str, column: str, ids: Ids) -> tuple[Array, Flags]:
+    def integers(self, table: str, columns: Sequence[str], ids: Ids) -> dict[str, StoredIntegers]:
         """As `StoredValues.integers`."""
         found: Table = _named(self._tables, table, self._ck is not None)
-        schema = found.schema.column(column)
+        return {name: self._integers(found, name, ids) for name in columns}
+
+    def _integers(self, table: Table, column: str, ids: Ids) -> StoredIntegers:
+        name, schema = table.name, table.schema.column(column)
         if schema is None:
-            raise _no_column(table, column, found.columns)
-        elements = elements_of(schema, found.schema, self._held_of(table))
-        grid = grids_of(self._plans[table]).get(column)
+            raise _no_column(name, column, table.columns)
+        elements = elements_of(schema, table.schema, self._held_of(name))
+        grid = grids_of(self._plans[name]).get(column)
         if grid is None:
-            return np.zeros((len(ids), elements[1] - elements[0]), np.int32), np.zeros(len(ids), np.bool_)
+            return StoredIntegers.nothing(len(ids), elements[1] - elements[0])
         with _bounded():
-            integers, known = found.read_integers(ids, column, grid, elements)
-        return np.ascontiguousarray(integers), known
+            integers, known = table.read_integers(ids, column, grid, elements)
+        return StoredIntegers(np.ascontiguousarray(integers), np.where(known, np.arange(len(ids)), -1))
 
     def read(self, table: str, ids: Any, column: str = WEIGHT) -> Array:
         """As `StoredValues.read`."""

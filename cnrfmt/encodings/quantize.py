@@ -10,7 +10,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from cnrfmt.encodings.grid import Grid, GridPlan
+from cnrfmt.encodings import moments
+from cnrfmt.encodings.grid import Grid
+from cnrfmt.encodings.grid_plan import GridPlan
 from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import MAX_GROUP, CodebookLayout, Layout, RowwiseLayout
 from cnrfmt.format.legality import is_legal
@@ -281,7 +283,8 @@ def speaks_of(quantize: Any, table: str, column: ColumnSchema) -> bool:
     """Whether `quantize` says anything of a column, be it that it stay raw."""
     found, named = choice_for(quantize, table, column.name)
     if found is not None:
-        return named or is_meant(column)
+        on_grid = isinstance(found, Grid | GridPlan) and moments.may_be(column.name)
+        return named or on_grid or is_meant(column)
     return isinstance(quantize, Mapping) and any(
         _matches(table, t) and (c is None or _matches(column.name, c)) for t, c in map(_split, quantize)
     )

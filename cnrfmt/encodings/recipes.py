@@ -11,7 +11,8 @@ import numpy as np
 
 from cnrfmt.arrays import Array, Ids
 from cnrfmt.encodings.base import Encoded, Recipe, encoder
-from cnrfmt.encodings.grid import Grid, GridPlan, plan_grid
+from cnrfmt.encodings.grid import Grid
+from cnrfmt.encodings.grid_plan import GridPlan, plan_grid
 from cnrfmt.encodings.quantize import Choices, Quantize, choice_for, is_meant
 from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import MAX_GROUP_VALUES, CastLayout, GridLayout, LogLayout, RawLayout
@@ -87,9 +88,6 @@ def recipe_for(table: str, column: ColumnSchema, source: Rows, quantize: Choices
 def goes_on(recipe: Recipe, source: Rows) -> Recipe:
     """The recipe for more rows of a column that was stored so."""
     layout, scheme = recipe
-    if isinstance(layout, LogLayout) and len(source.shape) > 1:
-        # Codes are chosen for values of one per row alone.
-        return Recipe(RawLayout(layout.dtype))
     if isinstance(layout, GridLayout) or (isinstance(layout, LogLayout) and layout.is_grouped):
         # Differences are for who knows what is stored. It may have been some elements of each row, in longer groups.
         most = MAX_GROUP_VALUES // math.prod(source.shape[1:])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnrfmt.arrays import Bytes
-from cnrfmt.kernels._code_vectors import join_eight, join_four, join_two, unpack_eights
+from cnrfmt.kernels._code_vectors import join_eights, join_four, join_two, unpack_eights
 from cnrfmt.kernels._jit import helper
 from cnrfmt.kernels._machine import load_u32, store, unsigned
 
@@ -32,16 +32,19 @@ def pack_row(codes: Integers, first: int, count: int, bits: int, out: Bytes, at:
     Bits beyond the last code are zero; so may be some bytes that follow, below the limit.
     """
     wide, mask = unsigned(bits), unsigned((1 << bits) - 1)
-    # At most 56 bits at a time, so that a byte begun before fits into the word as well.
-    step = 8 if bits <= 7 else 4 if bits <= 14 else 2
     held, filled, done = np.uint64(0), np.uint64(0), 0
+    if bits <= 8:
+        # Eight codes are whole bytes, and the word that holds them is stored whole.
+        eights = count // 8
+        if at + eights * bits + _WORD > limit:
+            eights = max(0, (limit - at - _WORD) // bits)
+        if eights:
+            join_eights(codes, first, eights, bits, out, at)
+            done, at = 8 * eights, at + eights * bits
+    # At most 56 bits at a time, so that a byte begun before fits into the word as well.
+    step = 4 if bits <= 14 else 2
     while done + step <= count and at + _WORD <= limit:
-        if step == 8:
-            word = join_eight(codes, first + done, bits)
-        elif step == 4:
-            word = join_four(codes, first + done, bits)
-        else:
-            word = join_two(codes, first + done, bits)
+        word = join_four(codes, first + done, bits) if step == 4 else join_two(codes, first + done, bits)
         held |= word << filled
         store(out, at, held)
         filled += wide * unsigned(step)

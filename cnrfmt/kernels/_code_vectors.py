@@ -23,6 +23,17 @@ if INTERPRETED:
 
         return join
 
+    def join_eights(codes: Integers, first: int, count: int, bits: int, out: Bytes, at: int) -> None:
+        """Put 8 * count codes of 1 to 8 bits from out[at] on, `bits` bytes for every eight of them.
+
+        Up to 7 bytes behind them are set to zero.
+        """
+        for word in range(count):
+            start = at + word * bits
+            out[start : start + 8] = np.array([_join_eight(codes, first + 8 * word, bits)]).view(np.uint8)
+
+    _join_eight = _joiner(8)
+
     def unpack_eights(data: Bytes, at: int, bits: int, exponent: int, out: Integers, first: int, count: int) -> int:
         """out[first : first + 8 * count] = the codes from data[at] on, shifted left by the exponent.
 
@@ -38,7 +49,7 @@ if INTERPRETED:
         return -1 if needed.any() else 0
 
 else:
-    from cnrfmt.kernels._emit import each, load, place, shuffle, spread, store
+    from cnrfmt.kernels._emit import each, load, place, shuffle, spread, steps, store
 
     _I32, _I64 = ir.IntType(32), ir.IntType(64)
     _INTS, _WORDS = ir.VectorType(_I32, 8), ir.VectorType(_I64, 8)
@@ -64,6 +75,47 @@ else:
             return types.uint64(codes, types.intp, types.intp), generate
 
         return join
+
+    @intrinsic
+    def join_eights(
+        typing_context: Any, codes: Any, first: Any, count: Any, bits: Any, out: Any, at: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            source = place(context, builder, signature.args[0], *args[:2])
+            target = place(context, builder, signature.args[4], *args[4:])
+            bits = args[3]
+
+            def shift_of(kind: Any, lanes: int, codes: int) -> Any:
+                """The bits of so many codes, in every lane."""
+                return spread(builder, builder.trunc(builder.mul(bits, _I64(codes)), kind), lanes)
+
+            def join(start: Any, lanes: int) -> None:
+                bytes_of = ir.VectorType(ir.IntType(8), lanes)
+                found = builder.trunc(load(builder, source, start, ir.VectorType(_I32, lanes)), bytes_of)
+                mask = builder.sub(builder.shl(_I32(1), builder.trunc(bits, _I32)), _I32(1))
+                found = builder.and_(found, spread(builder, builder.trunc(mask, bytes_of.element), lanes))
+                # Two neighbours become one number of twice the width, until eight codes are one.
+                for width, codes in ((16, 1), (32, 2)):
+                    found = _pairs(builder, found, width, shift_of(ir.IntType(width), 8 * lanes // width, codes))
+                found = _pairs(builder, found, 64, spread(builder, builder.shl(bits, _I64(2)), lanes // 8))
+                to = builder.gep(target, [builder.mul(builder.lshr(start, _I64(3)), bits)])
+                for word in range(lanes // 8):
+                    one = builder.extract_element(found, _I32(word))
+                    store(builder, to, builder.mul(bits, _I64(word)), one)
+
+            steps(builder, builder.shl(args[2], _I64(3)), join, (64, 16, 8))
+            return context.get_dummy_value()
+
+        size = types.intp
+        return types.void(codes, size, size, size, out, size), generate
+
+    def _pairs(builder: Any, numbers: Any, width: int, shift: Any) -> Any:
+        """Numbers of twice the width, each of two neighbours, the second shifted left by so many bits."""
+        kind = ir.IntType(width)
+        count = shift.type.count
+        both = builder.bitcast(numbers, ir.VectorType(kind, count))
+        low = builder.and_(both, each(kind, count, (1 << width // 2) - 1))
+        return builder.or_(low, builder.shl(builder.lshr(both, each(kind, count, width // 2)), shift))
 
     def _eights(builder: Any, source: Any, target: Any, args: Any, words: int, needed: Any) -> None:
         """The loop for codes of which eight are in so many words of 64 bits, which may overlap."""
@@ -126,4 +178,4 @@ else:
         return types.int64(data, size, size, size, out, size, size), generate
 
 
-join_eight, join_four, join_two = map(_joiner, (8, 4, 2))
+join_four, join_two = map(_joiner, (4, 2))

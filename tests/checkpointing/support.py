@@ -13,8 +13,11 @@ import numpy as np
 
 import cnrfmt
 from cnrfmt import TableData
+from cnrfmt.arrays import Array, Ids
 from cnrfmt.checkpointing.manager import CheckpointManager
+from cnrfmt.encodings.checks import Flags
 from cnrfmt.errors import StorageError
+from cnrfmt.stored_integers import Stored
 from tests.storage.support import QuickFs
 
 
@@ -158,3 +161,12 @@ class Disk(QuickFs):
         """After a manifest has its name, the sync of the names fails."""
         super().link(source, target)
         self.armed = self.failing == "names" and target.endswith(".cnrm")
+
+
+def integers_of(store: Stored, table: str, column: str, ids: Ids) -> tuple[Array, Flags]:
+    """The integers that rows are stored as, zeros where there are none, and of which rows there are any."""
+    rows, positions = store.integers(table, [column], ids)[column]
+    known = positions >= 0
+    found = np.zeros((len(ids), rows.shape[1]), np.int32)
+    found[known] = rows[positions[known]]
+    return found, known

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import cnrfmt
 from cnrfmt import CheckpointManager, CnrError, Dropped, Keep, MissingKeyError, TableData
 from cnrfmt.checkpointing.kept_columns import decoded, grids_of
-from tests.checkpointing.support import Disk, sound
+from tests.checkpointing.support import Disk, integers_of, sound
 
 RATE = 0.01
 OCTAVES = 4
@@ -147,7 +147,7 @@ def check_stored(manager: CheckpointManager, path: Path) -> None:
                 expected = t.read(ids, column=column)
                 if base is run.lineage.base:
                     assert store.read(t.name, ids, column).tobytes() == expected.tobytes()
-                integers, known = store.integers(t.name, column, ids)
+                integers, known = integers_of(store, t.name, column, ids)
                 assert known.any() <= (column in grids)
                 if column in grids:
                     values = decoded(grids[column], integers).reshape(expected.shape)

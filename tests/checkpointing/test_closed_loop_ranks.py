@@ -14,7 +14,7 @@ from cnrfmt.checkpointing.kept_columns import decoded, grids_of
 from cnrfmt.checkpointing.ranks.coordinator import FileCoordinator
 from cnrfmt.format.encoding import GridLayout
 from tests.checkpointing.ranks import as_ranks, parts
-from tests.checkpointing.support import sound
+from tests.checkpointing.support import integers_of, sound
 from tests.storage.support import QuickFs
 
 ROWS, DIM = 60, 8
@@ -87,10 +87,10 @@ class Whole:
                 expected = np.ascontiguousarray(ck[name].read(ids)[:, cut])
                 assert store.read(name, ids).tobytes() == expected.tobytes()
                 grids = grids_of(store.plan(name))
-                integers, known = store.integers(name, "weight", ids)
+                integers, known = integers_of(store, name, "weight", ids)
                 assert known.all()
                 assert decoded(grids["weight"], integers).tobytes() == expected.tobytes()
-            _, known = store.integers("rows", "weight", np.arange(ROWS))
+            _, known = integers_of(store, "rows", "weight", np.arange(ROWS))
             assert known.tolist() == [a <= row < b for row in range(ROWS)]
 
 

@@ -15,7 +15,7 @@ import cnrfmt
 from cnrfmt import CheckpointManager, Grid, Quantize, TableData, UsageError
 from cnrfmt.checkpointing.encoding_rule import Seen, encoding_rule
 from cnrfmt.cli.program import main
-from cnrfmt.encodings.grid import coarseness_of
+from cnrfmt.encodings.grid_plan import coarseness_of
 from cnrfmt.format.encoding import GridLayout, RawLayout, RowwiseLayout
 from cnrfmt.run_record import by_words, record_of
 from tests.storage.support import QuickFs

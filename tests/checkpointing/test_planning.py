@@ -126,12 +126,16 @@ def test_a_grid_takes_what_is_typical() -> None:
     assert planned == other_rate
     baseline, delta = (c.sizes for c in planned.checkpoints)
     counts = [table.count for table in SHAPES], [round(t.count * Traffic(0.26).fraction(t.count, 1)) for t in SHAPES]
-    for sizes, (user, item, visitor, word), code in ((baseline, counts[0], 12), (delta, counts[1], 8)):
+    for sizes, (user, item, visitor, word), code, second in (
+        (baseline, counts[0], 12, 6.0),
+        (delta, counts[1], 8, 3.3),
+    ):
         values = 64 * user + 48 * item + 20 * visitor
         bits = 1.65 * values + 4.2 * (user + item + visitor)
-        # What isn't float32 is raw, and so is optimizer state of dim values.
+        # What isn't float32 is raw.
         assert sizes["weights"] == pytest.approx(bits / 8 + 64 * word, abs=4)
-        assert sizes["optimizer"] == pytest.approx(code * (user + visitor) / 8 + 2 * 4 * 48 * item, abs=4)
+        moments = item * (48 * (3.1 + second) + 2 * 4.2)
+        assert sizes["optimizer"] == pytest.approx((code * (user + visitor) + moments) / 8, abs=4)
     eight = {"word": None, "*": Quantize(8)}
     named = plan(quantize={"user": Grid(learning_rate=0.1, c=3), **eight}, intervals=1).checkpoints[0].sizes
     others = plan(SHAPES[1:], quantize=eight, intervals=1).checkpoints[0].sizes
@@ -147,11 +151,10 @@ def test_finer_steps_take_more_bits() -> None:
 
 
 @pytest.mark.parametrize(("bits", "delta"), [(12, 8), (16, 12)])
-@pytest.mark.parametrize("width", [1, 64])
-def test_each_logarithmic_code_takes_as_much(bits: int, delta: int, width: int) -> None:
+def test_each_logarithmic_code_takes_as_much(bits: int, delta: int) -> None:
     layout = LogLayout(bits, 1, 0, "absolute", "rans", 1024)
-    assert typical.section_bytes(layout, 0.0, 10, width, is_delta=False) == math.ceil(10 * width * bits / 8)
-    assert typical.section_bytes(layout, 0.0, 10, width, is_delta=True) == 10 * width * delta // 8
+    assert typical.section_bytes(layout, 0.0, 10, 1, is_delta=False) == math.ceil(10 * bits / 8)
+    assert typical.section_bytes(layout, 0.0, 10, 1, is_delta=True) == 10 * delta // 8
 
 
 @pytest.mark.parametrize("c", [3, 1])

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cnrfmt.encodings.grid import (
-    Grid,
+from cnrfmt.encodings import moments
+from cnrfmt.encodings.grid import Grid
+from cnrfmt.encodings.grid_plan import (
     GridPlan,
     GridSummary,
     activity_column,
@@ -53,7 +54,8 @@ def test_learning_rates_by_restores() -> None:
     grids = [Grid(learning_rate=1, restores=restores) for restores in (0, 1, 3, 3.5, 10, 11, 1e9)]
     assert [grid.size for grid in grids] == [2, 2, 2, 1, 1, 0.5, 0.5]
     counted = [grid.counted for grid in grids]
-    assert [(grid.size, grid.reference) for grid in counted] == [(1.5, 4.5)] * 2 + [(1.5, 2)] + [(0.625, 2)] * 2 + [(0.3125, 2)] * 2
+    lengths = [(1.5, 4.5)] * 2 + [(1.5, 2)] + [(0.625, 2)] * 2 + [(0.3125, 2)] * 2
+    assert [(grid.size, grid.reference) for grid in counted] == lengths
     assert [grid.coarseness for grid in counted[1:6:2]] == [6.75, 1.25, 0.625]
     assert Grid(step=3, by="count").counted.by == "count"
     assert Grid(learning_rate=0.1, restores=20).size == pytest.approx(0.05)
@@ -195,7 +197,7 @@ def test_elements_of_rows_that_are_spread() -> None:
 
 def test_of_many_rows_some_are_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them stands for as many as were left out, so that who has more rows counts more."""
-    from cnrfmt.encodings import grid as module
+    from cnrfmt.encodings import grid_plan as module
 
     values = np.concatenate([[0.0], np.full(999, 8.0), np.full(300, 2.0)]).astype(np.float32)
     whole = planned(accumulator=values)
@@ -283,3 +285,35 @@ def test_a_plan_is_found_again_from_parts() -> None:
     assert grid_plan_of([*parts, raw]) is None
     fixed = Part("accumulator", 0, (0, 1), LogLayout(12, 1, 0), 1, scheme=Scheme("log"))
     assert grid_plan_of([parts[0], fixed]) == GridPlan(plan.floor, plan.step, "rans", ())
+
+
+def bits_of(value: float) -> int:
+    return int(np.float32(value).view(np.uint32))
+
+
+@given(st.floats(2.0**-120, 2.0**120), st.floats(1, 2.0**40))
+def test_codes_of_second_moments_have_room_to_grow(least: float, times: float) -> None:
+    greatest = min(least * times, 2.0**120)
+    layout = moments.codes_for((bits_of(least), bits_of(greatest), False))
+    assert is_legal(layout)
+    assert layout.base % (1 << layout.shift) == 0
+    top = np.uint32(layout.base + (254 << layout.shift)).view(np.float32)
+    assert top >= min(float(greatest) * 2.0**7, 2.0**127)
+    if times <= 2.0**20 and least > 2.0**-90 and greatest < 2.0**100:
+        assert layout.shift == 20
+        assert layout.base <= bits_of(least)
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**31), st.integers(0, 9), st.booleans()), min_size=1, max_size=5))
+def test_what_several_writers_have_is_one_span(found: list[tuple[int, int, bool]]) -> None:
+    spans = [(least, least + more, negative) for least, more, negative in found]
+    joined = moments.joined([(0, 0, False), *spans])
+    assert joined == (min(a for a, _, _ in spans), max(b for _, b, _ in spans), any(c for *_, c in spans))
+
+
+@given(st.floats(2.0**-140, 2.0**100, width=32))
+def test_units_of_first_moments_hold_eight_times_the_greatest(greatest: float) -> None:
+    floor = moments.floor_for((bits_of(greatest), bits_of(greatest), True))
+    assert 8 * greatest < 2.0 ** (24 + floor)
+    assert floor == -126 or greatest * 2.0**-24 < 2.0**floor <= greatest * 2.0**-19
+    assert moments.floor_for((0, 0, False)) == -24

@@ -117,8 +117,8 @@ def test_integers_go_on_as_absolute_ones() -> None:
     fixed, logs = GridLayout("residual", -3, "fixed", 9), LogLayout(12, 1, 0, "residual", "rans", 65536)
     assert goes_on(Recipe(fixed), as_source(ROWS, what="")).layout == replace(fixed, kind="absolute")
     assert goes_on(Recipe(logs), as_source(VALUES, what="")).layout == replace(logs, kind="absolute")
-    # Of several values per row, codes are read alone.
-    assert goes_on(Recipe(logs, Scheme("log")), as_source(ROWS, what="")) == RAW
+    wide = replace(logs, kind="absolute", group=65536 // ROWS.shape[1])
+    assert goes_on(Recipe(logs), as_source(ROWS, what="")).layout == wide
 
 
 def test_values_from_anywhere() -> None:

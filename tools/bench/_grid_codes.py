@@ -132,12 +132,13 @@ class Case:
         packed, step = PackedRows(dim), max(1, _CHUNK // dim)
         for a in range(first, stop, step):
             positions = rows.positions[a : min(a + step, stop)]
-            before = rows.stored[positions].astype(np.int32) if len(rows.stored) else np.empty((0, dim), np.int32)
             count = len(positions)
             exponents, widths = rows.exponents[a : a + count].copy(), np.empty(count, np.uint8)
             room = np.empty(count * (-(-dim * _MOST_BITS // 8)) + 64, np.uint8)
             bad = np.empty(count, np.uint8)
-            used = quantising.quantise_packed(rows.values, positions, before, rows.floor, exponents, widths, bad, room)
+            used = quantising.quantise_packed(
+                rows.values, positions, rows.stored, positions, rows.floor, exponents, widths, bad, room
+            )
             packed.append(exponents, widths, room[:used].copy())
         packed.seal()
         return packed

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cnrfmt import Grid, TableData
 from cnrfmt.arrays import Bytes, Ids
-from cnrfmt.encodings.grid import GridPlan
+from cnrfmt.encodings.grid_plan import GridPlan
 from cnrfmt.format.encoding import GridLayout
 from cnrfmt.plan import plan_baseline
 from tools.bench import _data

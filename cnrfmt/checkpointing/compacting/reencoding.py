@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from cnrfmt.checkpointing.compacting.merged_rows import Count
-from cnrfmt.encodings.grid import Grid, GridPlan
+from cnrfmt.encodings.grid import Grid
+from cnrfmt.encodings.grid_plan import GridPlan
 from cnrfmt.encodings.quantize import Choices, check_patterns, choice_for, speaks_of
 from cnrfmt.encodings.recipes import recipe_for
 from cnrfmt.errors import UsageError

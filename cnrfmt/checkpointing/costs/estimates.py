@@ -209,8 +209,8 @@ def section_bytes(recipe: Recipe, count: int, width: int, *, is_delta: bool) -> 
     layout, scheme = recipe
     if isinstance(layout, IntegerLayout) and layout.is_grouped:
         if isinstance(layout, GridLayout) and (scheme is None or scheme.step is None):
-            # Counts of checkpoints, which all grow by one.
-            return math.ceil(count / 8)
+            # Counts of checkpoints, which all grow by one, or first moments.
+            return math.ceil(count / 8) if width == 1 else typical.first_moment_bytes(count, width)
         c = scheme.step.size if scheme is not None and scheme.step is not None else 0.0
         return typical.section_bytes(layout, c, count, width, is_delta=is_delta)
     return layout.section_bytes(count, width)

@@ -22,6 +22,10 @@ ROW_BITS = 4.2
 LOG_BITS = 8
 """Of a logarithmic code of 12 bits in a delta; more codes have as many more. In a baseline they take all their bits."""
 _LOG = 12
+FIRST_BITS = 3.1
+"""Of a value of a first moment of gradients, be it in a delta or in a baseline."""
+SECOND_BITS, SECOND_BASELINE_BITS = 3.3, 6.0
+"""Of a value of a second one, whose logarithmic codes have 8 bits: of its difference in a delta, and in a baseline."""
 
 
 def value_bits(c: float) -> float:
@@ -42,9 +46,16 @@ def section_bytes(layout: IntegerLayout, c: float, count: int, width: int, *, is
         raise UsageError(f"plan: what codes take is known of payload='rans', not of {layout.payload!r}")
     if isinstance(layout, GridLayout):
         bits = value_bits(c) * width + ROW_BITS
+    elif width > 1:
+        bits = width * (SECOND_BITS if is_delta else SECOND_BASELINE_BITS) + ROW_BITS
     else:
-        bits = width * (layout.bits - (_LOG - LOG_BITS if is_delta else 0))
+        bits = layout.bits - (_LOG - LOG_BITS if is_delta else 0)
     return math.ceil(count * bits / 8)
+
+
+def first_moment_bytes(count: int, width: int) -> int:
+    """Bytes of `count` rows of a first moment."""
+    return math.ceil(count * (FIRST_BITS * width + ROW_BITS) / 8)
 
 
 def words(c: float) -> str:
@@ -53,5 +64,6 @@ def words(c: float) -> str:
         f"typical of trainers with Adagrad, and a third more or less for others: {value_bits(c):.3g} bits per value in "
         f"steps of {c:.3g} learning rates over the checkpoints that a row was in, all rows of a baseline taken for "
         f"trained; {ROW_BITS:g} bits more per row; {LOG_BITS} bits of a {_LOG}-bit logarithmic code, {_LOG} in a "
-        "baseline"
+        f"baseline; {FIRST_BITS:g} bits of a value of a first moment, {SECOND_BITS:g} of a second one, "
+        f"{SECOND_BASELINE_BITS:g} in a baseline"
     )

@@ -13,7 +13,8 @@ from typing import Any
 
 from cnrfmt.checkpointing.ranks.coordinator import Coordinator
 from cnrfmt.checkpointing.ranks.together import PLAN, together
-from cnrfmt.encodings.grid import Grid, GridPlan, GridSummary, plan_of
+from cnrfmt.encodings.grid import Grid
+from cnrfmt.encodings.grid_plan import GridPlan, GridSummary, plan_of
 from cnrfmt.errors import UsageError
 from cnrfmt.format import strict_json
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from cnrfmt.encodings import Recipe
-from cnrfmt.encodings.grid import Grid, GridSummary, summary_of
+from cnrfmt.encodings.grid import Grid
+from cnrfmt.encodings.grid_plan import GridSummary, summary_of
 from cnrfmt.encodings.quantize import Choices, matching
 from cnrfmt.errors import UsageError
 from cnrfmt.format import limits, strict_json
