@@ -32,13 +32,15 @@ ROWS = 700
 W = payload(0, ROWS)
 
 
-def as_ranks(folder: Path, count: int, body: Callable[[FileCoordinator], Any]) -> list[Any]:
+def as_ranks(
+    folder: Path, count: int, body: Callable[[FileCoordinator], Any], *, timeout: float = PATIENCE
+) -> list[Any]:
     """What `body` gave on each rank, or the error that it raised, with which the rank is gone."""
     found: list[Any] = [None] * count
 
     def run(rank: int) -> None:
         try:
-            with FileCoordinator(folder, rank, count, timeout=PATIENCE, fs=QuickFs()) as coordinator:
+            with FileCoordinator(folder, rank, count, timeout=timeout, fs=QuickFs()) as coordinator:
                 found[rank] = body(coordinator)
         except BaseException as error:
             found[rank] = error

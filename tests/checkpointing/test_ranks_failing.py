@@ -230,7 +230,8 @@ def test_coordinator_that_cannot_say_what_others_heard(tmp_path: Path, name: str
     def body(coordinator: FileCoordinator) -> Any:
         return halves(Broken(coordinator, name, victim, behind=behind), path, delta=True)
 
-    found = as_ranks(tmp_path / "meet", 2, body)
+    # Who waits for what was never said waits so long.
+    found = as_ranks(tmp_path / "meet", 2, body, timeout=5)
     head = head_of(path)
     assert head is not None
     mine, other = found[victim], found[1 - victim]
