@@ -35,13 +35,18 @@ def is_sliced(write: TableWrite) -> bool:
 
 
 def sliced(
-    write: TableWrite, stored: Stored | None = None, *, counts: Stored | None = None, salt: int = 0
+    write: TableWrite,
+    stored: Stored | None = None,
+    *,
+    counts: Stored | None = None,
+    salt: int = 0,
+    sends_all: bool = False,
 ) -> tuple[TableWrite, tuple[LiveSlice, ...]]:
     """The write with slices in the place of its rows; and the slices, in their order.
 
     `stored` makes differences of the rows that it knows; None writes all as they are. `counts` knows how many
     checkpoints rows were in, where these are counted; None where they weren't in any. Where numbers are rounded up or
-    down by lot, another `salt` (32 bits) draws another lot.
+    down by lot, another `salt` (32 bits) draws another lot. `sends_all` writes rows whose codes are all zero, too.
     """
     rows = write.rows
     assert rows is not None
@@ -50,7 +55,8 @@ def sliced(
     starts = range(0, rows.count, step)
     columns = live_columns(write)
     found = tuple(
-        LiveSlice(write, columns, start, min(start + step, rows.count), stored, counts, salt) for start in starts
+        LiveSlice(write, columns, start, min(start + step, rows.count), stored, counts, salt, sends_all)
+        for start in starts
     )
     views = tuple(view for one in found for view in one.views)
     return replace(write, rows=None, columns=(), slices=views), found
@@ -78,10 +84,11 @@ class LiveSlice:
         stored: Stored | None,
         counts: Stored | None,
         salt: int,
+        sends_all: bool,
     ) -> None:
         rows = write.rows
         assert rows is not None
-        self._rows, self._start, self._stop = rows, start, stop
+        self._rows, self._start, self._stop, self._sends_all = rows, start, stop, sends_all
         step = -(-(stop - start) // _PIECES)
         self.pieces = tuple(
             LiveRows(write, columns, a, min(a + step, stop), stored, counts, salt) for a in range(start, stop, step)
@@ -99,7 +106,7 @@ class LiveSlice:
             return nothing
         numbers = np.concatenate([np.arange(n.start, n.stop) if isinstance(n, range) else n for n in taken.numbers])
         kept = np.arange(taken.count)
-        if is_residual and taken.grids:
+        if is_residual and taken.grids and not self._sends_all:
             is_kept = np.zeros(taken.count, np.bool_)
             for column in self.pieces[0].columns:
                 if column.name in taken.grids and not column.is_afresh:

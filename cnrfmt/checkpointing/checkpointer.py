@@ -189,6 +189,7 @@ class Checkpointer:
                 mode=settings.mode,
                 stored=None if stored is None else OfChain(stored, begun.chain),
                 counts=begun.counts,
+                sends_all=kind == "since-baseline",
                 salt=(len(lineage.checkpoints) if asked.step is None else int(asked.step)) & 0xFFFFFFFF,
             )
         except BaseException:

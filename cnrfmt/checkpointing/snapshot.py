@@ -57,6 +57,9 @@ class Snapshot:
         What knows how many checkpoints rows were in, where these are counted.
     salt
         Another one for each checkpoint (32 bits), so that numbers which are rounded by lot aren't always rounded alike.
+    sends_all
+        Writes rows that are as they are stored, too: where an older version is gone on from than the newest, rows that
+        aren't written would read as they were there, in all their columns.
     mode
         ``"encode"``; ``"copy"`` only copies the rows, which is sooner done and takes their size in memory, and lets
         the threads of the writer encode them.
@@ -77,6 +80,7 @@ class Snapshot:
         stored: Stored | None = None,
         counts: Stored | None = None,
         salt: int = 0,
+        sends_all: bool = False,
     ) -> None:
         if mode not in ("encode", "copy"):
             raise UsageError(f'mode must be "encode" or "copy", found {mode!r}')
@@ -85,7 +89,7 @@ class Snapshot:
         if limit_bytes is not None and (isinstance(limit_bytes, bool) or limit_bytes < 0):
             raise UsageError(f"limit_bytes must be at least 0, or None, found {limit_bytes!r}")
         self._threads, self._mode, self._salt = threads, mode, salt
-        self._stored, self._counts = stored, counts
+        self._stored, self._counts, self._sends_all = stored, counts, sends_all
         jobs: list[Job] = []
         self._sliced: list[tuple[str, LiveSlice]] = []
         self.encoded_bytes = 0
@@ -155,7 +159,9 @@ class Snapshot:
 
     def _taken_slices(self, write: TableWrite, jobs: list[Job]) -> TableWrite:
         """The same with slices that wait until they are taken."""
-        write, slices = sliced(write, self._stored, counts=self._counts, salt=self._salt)
+        write, slices = sliced(
+            write, self._stored, counts=self._counts, salt=self._salt, sends_all=self._sends_all
+        )
         self._sliced += [(write.schema.name, one) for one in slices]
         waiting = []
         for one in slices:

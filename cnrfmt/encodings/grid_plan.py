@@ -52,27 +52,32 @@ class GridPlan:
     """What a baseline fixes for a table: its grid, its step rule and its logarithmic codes.
 
     Every later writer and every rank takes the same, as parts of the chain say it. `logs` are columns in logarithmic
-    codes, with these; `firsts` are first moments of gradients, with the exponents of their units: both in the order of
-    their names.
+    codes, with these; `firsts` are first moments of gradients, whose rows are stored afresh each time: both in the
+    order of their names.
     """
 
     floor: int
     step: Step
     payload: Payload
     logs: tuple[tuple[str, LogLayout], ...]
-    firsts: tuple[tuple[str, int], ...] = ()
+    firsts: tuple[str, ...] = ()
 
-    def recipe(self, column: ColumnSchema, width: int) -> Recipe | None:
-        """How a column is stored by itself, or likewise by differences; None for one that the plan doesn't have."""
+    def recipe(self, column: ColumnSchema, width: int, source: moments.Source) -> Recipe | None:
+        """How rows of a column that come from here are stored by themselves, or likewise by differences.
+
+        None for a column that the plan doesn't have.
+        """
         name, group = column.name, max(1, GROUP_VALUES // width)
         if name == WEIGHT:
             # The width of fixed codes is known when all are there.
             bits, of_group = (1, None) if self.payload == "fixed" else (None, group)
             layout = GridLayout("absolute", self.floor, self.payload, bits, of_group)
             return Recipe(layout, Scheme("closed-loop", step=self.step))
-        floors, layouts = {CHECKPOINTS: 0, **dict(self.firsts)}, dict(self.logs)
-        if name in floors:
-            return Recipe(GridLayout("absolute", floors[name], "rans", None, group), Scheme("closed-loop"))
+        if name == CHECKPOINTS:
+            return Recipe(GridLayout("absolute", 0, "rans", None, group), Scheme("closed-loop"))
+        if name in self.firsts:
+            return Recipe(moments.layout_of_first(source, group), Scheme("closed-loop"))
+        layouts = dict(self.logs)
         return Recipe(replace(layouts[name], group=group), Scheme("log")) if name in layouts else None
 
     def exponents(self, activity: Array | None, count: int) -> Bytes:
@@ -120,22 +125,21 @@ class GridSummary:
     logs
         Of each float32 column of one value per row the bit patterns of its least and its greatest normal number; None
         where it has none.
-    spans
-        Of each float32 column of `dim` values that may be a moment of gradients the same, and whether any is negative.
+    negative
+        Of each float32 column of `dim` values that may be a moment of gradients whether any value is negative.
     """
 
     table: str
     columns: tuple[str, ...]
     activities: Mapping[str, ActivityCounts | None]
     logs: Mapping[str, tuple[int, int] | None]
-    spans: Mapping[str, moments.Span] = field(default_factory=dict)
+    negative: Mapping[str, bool] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What `parse` takes."""
         activities = {name: None if counts is None else counts.to_json() for name, counts in self.activities.items()}
         logs = {name: None if found is None else list(found) for name, found in self.logs.items()}
-        spans = {name: list(found) for name, found in self.spans.items()}
-        found = {"activities": activities, "logs": logs, "spans": spans}
+        found = {"activities": activities, "logs": logs, "negative": dict(self.negative)}
         return {"table": self.table, "columns": list(self.columns), **found}
 
     @staticmethod
@@ -143,8 +147,7 @@ class GridSummary:
         """The summary of another rank."""
         activities = {n: None if one is None else ActivityCounts.parse(one) for n, one in said["activities"].items()}
         logs = {name: None if found is None else (found[0], found[1]) for name, found in said["logs"].items()}
-        spans = {name: (least, most, negative) for name, (least, most, negative) in said["spans"].items()}
-        return GridSummary(said["table"], tuple(said["columns"]), activities, logs, spans)
+        return GridSummary(said["table"], tuple(said["columns"]), activities, logs, said["negative"])
 
 
 def plan_grid(grid: Grid, schema: TableSchema, sources: Mapping[str, Source]) -> GridPlan:
@@ -174,12 +177,12 @@ def summary_of(grid: Grid, schema: TableSchema, sources: Mapping[str, Source]) -
         for column in floats
         if column.per_row and column.name != CHECKPOINTS
     }
-    spans = {
-        column.name: moments.span_of(sources[column.name])
+    negative = {
+        column.name: moments.has_negative(sources[column.name])
         for column in floats
         if not column.per_row and grid.moments == "codes" and moments.may_be(column.name)
     }
-    return GridSummary(schema.name, tuple(column.name for column in others), activities, logs, spans)
+    return GridSummary(schema.name, tuple(column.name for column in others), activities, logs, negative)
 
 
 def plan_of(grid: Grid, summaries: Sequence[GridSummary]) -> GridPlan:
@@ -202,16 +205,15 @@ def plan_of(grid: Grid, summaries: Sequence[GridSummary]) -> GridPlan:
         for name, found in one.logs.items():
             ranges.setdefault(name, []).extend([] if found is None else [found])
     layouts = {name: _codes(found, _LOG_BITS[grid.one_valued]) for name, found in ranges.items()}
-    firsts = {}
     columns = {name for one in summaries for name in one.columns}
-    for name in {name for one in summaries for name in one.spans}:
-        span = moments.joined([one.spans[name] for one in summaries if name in one.spans])
-        if (kind := moments.kind_of(name, columns, negative=span[2])) == "second":
-            layouts[name] = moments.codes_for(span)
-        elif kind == "first":
-            firsts[name] = moments.floor_for(span)
+    kinds = {
+        name: moments.kind_of(name, columns, negative=any(one.negative.get(name, False) for one in summaries))
+        for name in {name for one in summaries for name in one.negative}
+    }
+    layouts |= {name: moments.SECOND for name, kind in kinds.items() if kind == "second"}
+    firsts = tuple(sorted(name for name, kind in kinds.items() if kind == "first"))
     step = Step(grid.size, reference, by if reference is not None else None)
-    return GridPlan(floor, step, grid.payload, tuple(sorted(layouts.items())), tuple(sorted(firsts.items())))
+    return GridPlan(floor, step, grid.payload, tuple(sorted(layouts.items())), firsts)
 
 
 def activity_column(by: str | None, summaries: Sequence[GridSummary]) -> str | None:
@@ -256,7 +258,7 @@ def _codes(ranges: Sequence[tuple[int, int]], bits: int) -> LogLayout:
 def grid_plan_of(parts: Iterable[Any]) -> GridPlan | None:
     """What the parts of a table (newest last) say of the grid that they are on; None if the weight isn't on one."""
     found: GridPlan | None = None
-    logs, firsts = dict[str, LogLayout](), dict[str, int]()
+    logs, firsts = dict[str, LogLayout](), set[str]()
     for part in parts:
         layout, scheme = part.layout, part.scheme
         if isinstance(layout, LogLayout) and layout.payload != "fixed":
@@ -265,7 +267,7 @@ def grid_plan_of(parts: Iterable[Any]) -> GridPlan | None:
             known = isinstance(layout, GridLayout) and scheme is not None and scheme.step is not None
             found = GridPlan(layout.floor, scheme.step, layout.payload, ()) if known else None
         elif isinstance(layout, GridLayout) and moments.may_be(part.column):
-            firsts[part.column] = layout.floor
+            firsts.add(part.column)
     if found is None:
         return None
-    return replace(found, logs=tuple(sorted(logs.items())), firsts=tuple(sorted(firsts.items())))
+    return replace(found, logs=tuple(sorted(logs.items())), firsts=tuple(sorted(firsts)))

@@ -1,22 +1,22 @@
 """Optimizer state of `dim` values per row: which columns are moments of gradients, and in what codes they are stored.
 
-Second moments are never negative, and what counts of them is their size: 8-bit logarithmic codes, an eighth of an
-octave apart, rounded by lot, so that slow growth adds up. First moments fade within some steps of the optimizer: each
-row of them is stored as it is, in steps of half of its root mean square. Both are known by their names; of another
-column nobody knows how precise it has to be.
+Second moments are never negative, and an optimizer divides by their root: 8-bit logarithmic codes, two to an octave,
+rounded by lot, so that slow growth adds up; but nothing that isn't zero becomes zero. First moments fade within some
+steps of the optimizer: each row of them is stored as it is, in steps of half of its root mean square. Both are known by
+their names; of another column nobody knows how precise it has to be.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, Protocol
 
 import numpy as np
 
 from cnrfmt.arrays import Array, Ids
 from cnrfmt.encodings.grid import GROUP_VALUES
-from cnrfmt.format.encoding import MAX_FLOOR, MIN_FLOOR, LogLayout
+from cnrfmt.format.encoding import MAX_FLOOR, MIN_FLOOR, GridLayout, LogLayout
 
 FIRST_MOMENTS = ("exp_avg", "first_moment", "momentum", "momentum_buffer", "momentum1")
 """Columns of moving means of gradients, as trainers name them."""
@@ -31,30 +31,18 @@ SECOND_MOMENTS = (
     "second_moment",
 )
 """Columns of sums or means of squares of gradients. FBGEMM's `momentum1` is one, but beside `momentum2` a first one."""
+SECOND = LogLayout(8, 0x0D800000, 22, "absolute", "rans", GROUP_VALUES)
+"""The codes of second moments: 1, 1.5, 2, 3, 4, 6 and so on, from 2^-100 to 2^27."""
 SHARE = 0.5
 """Steps of a first moment, of the root mean square of its row."""
 
 Kind = Literal["first", "second"]
-Span = tuple[int, int, bool]
-"""The bit patterns of the least and the greatest normal magnitude, 0 where there is none; whether any is negative."""
 
-_BITS, _FINE, _COARSE = 8, 20, 21
-_OCTAVE = 1 << 23
-_GROWTH = 8
-"""Octaves that the codes have above the values that there are when they are chosen."""
-_LEAST_NORMAL, _INFINITE = 0x00800000, 0x7F800000
-_EMPTY_BASE = 0x26800000
-"""Where nothing is known of a second moment, quarters of octaves from 2^-50 on."""
-_MORE, _PRECISION = 3, 24
-"""Octaves that first moments may grow by, and the bits of the integers that they are stored as."""
-_SAMPLE = 1 << 16
-
-
-def kind_of(name: str, columns: Iterable[str], *, negative: bool) -> Kind | None:
-    """What a column of `dim` values is among these columns, if it has negative values or not; None for no moment."""
-    if name in FIRST_MOMENTS and (negative or name not in SECOND_MOMENTS or "momentum2" in columns):
-        return "first"
-    return "second" if name in SECOND_MOMENTS and not negative else None
+_PRECISION, _ABOVE = 24, 10
+"""Bits of the integers that a first moment is stored as, and of these how many are for more than the median row has."""
+_OCTAVES = 4
+"""Units of first moments are so many octaves apart, so that chains of them mostly have one."""
+_SAMPLE = 1 << 12
 
 
 class Source(Protocol):
@@ -73,38 +61,28 @@ def may_be(name: str) -> bool:
     return name in FIRST_MOMENTS or name in SECOND_MOMENTS
 
 
-def span_of(source: Source) -> Span:
-    """Of a sample of the rows, where there are very many."""
-    from cnrfmt.kernels import moments as kernel
+def kind_of(name: str, columns: Iterable[str], *, negative: bool) -> Kind | None:
+    """What a column of `dim` values is among these columns, if it has negative values or not; None for no moment."""
+    if name in FIRST_MOMENTS and (negative or name not in SECOND_MOMENTS or "momentum2" in columns):
+        return "first"
+    return "second" if name in SECOND_MOMENTS and not negative else None
 
+
+def has_negative(source: Source) -> bool:
+    """Whether any value is, of a sample of the rows."""
+    return bool((_some(source) < 0).any())
+
+
+def layout_of_first(source: Source, group: int) -> GridLayout:
+    """How rows of a first moment are stored that come from here; its unit follows from how large most are."""
+    rows = _some(source).astype(np.float64)
+    size = np.sqrt((rows[np.isfinite(rows).all(axis=1)] ** 2).mean(axis=1))
+    size = size[size > 0]
+    usual = math.log2(np.median(size)) if size.size else 0.0
+    floor = _OCTAVES * math.ceil((usual + _ABOVE - _PRECISION) / _OCTAVES)
+    return GridLayout("absolute", min(max(floor, MIN_FLOOR), MAX_FLOOR), "rans", None, group)
+
+
+def _some(source: Source) -> Array:
     count = source.shape[0]
-    rows = source.take(np.unique(np.linspace(0, max(0, count - 1), min(count, _SAMPLE)).astype(np.int64)))
-    least, greatest, negative = kernel.span(np.ascontiguousarray(rows), np.arange(len(rows)))
-    return int(least), int(greatest), bool(negative)
-
-
-def joined(spans: Sequence[Span]) -> Span:
-    """Of what several writers have."""
-    known = [(least, greatest) for least, greatest, _ in spans if greatest]
-    negative = any(one for _, _, one in spans)
-    return min((a for a, _ in known), default=0), max((b for _, b in known), default=0), negative
-
-
-def floor_for(span: Span) -> int:
-    """The exponent of the unit that a first moment is stored in."""
-    greatest = float(np.uint32(span[1]).view(np.float32))
-    most = math.frexp(greatest)[1] + _MORE if greatest else 0
-    return min(max(most - _PRECISION, MIN_FLOOR), MAX_FLOOR)
-
-
-def codes_for(span: Span) -> LogLayout:
-    """The codes of a second moment."""
-    least, greatest, _ = span
-    base, shift, codes = _EMPTY_BASE, _COARSE, (1 << _BITS) - 2
-    if greatest:
-        top = min(greatest + _GROWTH * _OCTAVE, _INFINITE - 1)
-        shift = _FINE if codes << _FINE >= top - least else _COARSE
-        # What is far below the greatest is as good as zero. Codes stand where octaves begin, too: between two of them
-        # numbers are as linear as their patterns are, so that rounding by lot keeps them on the average.
-        base = max(_LEAST_NORMAL, top - (codes << shift)) >> shift << shift
-    return LogLayout(_BITS, base, shift, "absolute", "rans", GROUP_VALUES)
+    return source.take(np.unique(np.linspace(0, max(0, count - 1), min(count, _SAMPLE)).astype(np.int64)))

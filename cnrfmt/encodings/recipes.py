@@ -56,8 +56,9 @@ def recipes_for(table: TableSchema, sources: Mapping[str, Rows], quantize: Choic
     for column in table.columns:
         if column.name in sources:
             _, named = choice_for(quantize, table.name, column.name)
-            on_grid = plan.recipe(column, column.width(table.dim)) if isinstance(plan, GridPlan) and not named else None
-            found[column.name] = on_grid or recipe_for(table.name, column, sources[column.name], quantize)
+            source, width = sources[column.name], column.width(table.dim)
+            on_grid = plan.recipe(column, width, source) if isinstance(plan, GridPlan) and not named else None
+            found[column.name] = on_grid or recipe_for(table.name, column, source, quantize)
     return found
 
 

@@ -15,24 +15,22 @@ from cnrfmt.kernels.logs import mixed, pattern_of
 Rows = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int32]
 
-_LEAST_NORMAL, _INFINITE = 0x00800000, 0x7F800000
+_INFINITE = 0x7F800000
 _DOUBLE_FRACTION, _DOUBLE_BIAS, _DOUBLE_EXPONENTS = 52, 1023, 0x7FF
 _MOST_EXPONENT = 24
-_LOTS = 1 << 24
 
 
 @helper
-def _code(x: np.float32, top: int, base: int, shift: int, least: np.float64, salt: int) -> int:
+def _code(x: np.float32, top: int, base: int, shift: int, salt: int) -> int:
     """The code of a number that is rounded by lot, or -1."""
     pattern = int(pattern_of(x))
     if pattern == 0 or pattern == -(1 << 31):
         return 0
     if pattern < 0 or pattern >= _INFINITE:
         return -1
-    lot = mixed(pattern ^ salt)
     if pattern < base:
-        return 1 if (lot & (_LOTS - 1)) * least < np.float64(x) * _LOTS else 0
-    step = (pattern - base + (lot & ((1 << shift) - 1))) >> shift
+        return 1
+    step = (pattern - base + (mixed(pattern ^ salt) & ((1 << shift) - 1))) >> shift
     return step + 1 if step <= top else -1
 
 
@@ -43,16 +41,15 @@ def log_codes(
     """codes[k] (n, width) = the codes of the row at positions[k], rounded up or down by a hash of each number.
 
     On average a number is what it was, so that slow growth isn't rounded away. `base` is a normal number's pattern; a
-    number below it becomes that or zero, by lot; -0 becomes zero. Another `salt` (32 bits) draws otherwise. A row with
-    a number that is negative, not finite or too large is set to 1 in `bad`, and its codes to 0; the others are set to
-    0 in `bad`. Returns how many are bad.
+    positive number below it becomes that, since whoever divides by it must never find zero; -0 becomes zero. Another
+    `salt` (32 bits) draws otherwise. A row with a number that is negative, not finite or too large is set to 1 in
+    `bad`, and its codes to 0; the others are set to 0 in `bad`. Returns how many are bad.
     """
     top, width, count = (1 << bits) - 2, values.shape[1], 0
-    least = np.float64(np.int32(base).view(np.float32))
     for k in range(len(positions)):
         row, fits = positions[k], True
         for j in range(width):
-            code = _code(values[row, j], top, base, shift, least, salt)
+            code = _code(values[row, j], top, base, shift, salt)
             fits &= code >= 0
             codes[k, j] = max(code, 0)
         if not fits:
@@ -78,22 +75,3 @@ def exponents_by_size(values: Rows, positions: Ids, share: float, floor: int, ou
         doubled = np.float64(2 * share * share * total / width)
         exponent = (int(doubled.view(np.int64)) >> _DOUBLE_FRACTION & _DOUBLE_EXPONENTS) - _DOUBLE_BIAS >> 1
         out[k] = max(0, min(exponent - floor, _MOST_EXPONENT))
-
-
-@jit
-def span(values: Rows, positions: Ids) -> tuple[int, int, int]:
-    """Of these rows the least and the greatest pattern of a magnitude that is a normal number; whether any is negative.
-
-    Without any, (0, 0, ...).
-    """
-    least, greatest, negative = _INFINITE, 0, 0
-    for k in range(len(positions)):
-        for x in values[positions[k]]:
-            pattern = int(pattern_of(x))
-            magnitude = pattern & 0x7FFFFFFF
-            if _LEAST_NORMAL <= magnitude < _INFINITE:
-                least, greatest = min(least, magnitude), max(greatest, magnitude)
-                negative |= int(pattern < 0)
-    if greatest == 0:
-        return 0, 0, 0
-    return least, greatest, negative

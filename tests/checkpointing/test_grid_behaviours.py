@@ -537,3 +537,19 @@ def test_a_run_that_changes_its_ways_goes_on(tmp_path: Path) -> None:
         assert np.abs(run.stored() - run.values)[::3].max() < 0.1
     run.manager.close()
     sound(run.path)
+
+
+@pytest.mark.parametrize("policy", ["one-shot", "intermittent", "consecutive"])
+def test_a_row_that_comes_back_to_the_baseline_keeps_its_state(tmp_path: Path, policy: str) -> None:
+    run = Run(tmp_path / "run", policy=policy)
+    run.save()
+    begun = run.values.copy()
+    for _ in range(2):
+        run.values[:] = begun + np.float32(0.3) if run.step == 1 else begun
+        run.state *= 4
+        run.manager.track("t", np.arange(60))
+        run.save(kind="since-baseline" if policy != "consecutive" else None)
+    with cnrfmt.open(run.path) as ck:
+        found = ck["t"].read(column="accumulator")
+    assert np.abs(np.log2(found / run.state)).max() < 0.1
+    run.manager.close()

@@ -30,13 +30,13 @@ class Adam:
         self.first, self.second = np.zeros((2, ROWS, DIM), np.float32)
         self.keys = np.arange(ROWS, dtype=np.int64) * 7 - 50 if keyed else None
         scale = np.exp(self.random.normal(-4, 0.7, (ROWS, DIM)))
-        self._scale = scale.astype(np.float32)
+        self.scale = scale.astype(np.float32)
         for _ in range(warm):
             self.train(np.arange(ROWS))
 
     def train(self, rows: Any) -> Any:
         """Steps some rows; gives their ids or keys."""
-        gradient = self._scale[rows] * self.random.normal(size=(len(rows), DIM)).astype(np.float32)
+        gradient = self.scale[rows] * self.random.normal(size=(len(rows), DIM)).astype(np.float32)
         self.first[rows] = 0.9 * self.first[rows] + 0.1 * gradient
         self.second[rows] = 0.999 * self.second[rows] + 0.001 * gradient**2
         self.values[rows] -= RATE * self.first[rows] / (np.sqrt(self.second[rows]) + 1e-8)
@@ -76,12 +76,10 @@ def check(path: Path, live: dict[str, Rows]) -> None:
     mean = np.sqrt((live["exp_avg"].astype(np.float64) ** 2).mean(axis=1, keepdims=True))
     # Steps of half of that, to the nearest power of two.
     assert (np.abs(found["exp_avg"] - live["exp_avg"]) <= 0.25 * 2**0.5 * mean + 1e-7).all()
-    second = live["exp_avg_sq"] > 1e-11
-    ratio = found["exp_avg_sq"][second] / live["exp_avg_sq"][second]
-    # A code is an eighth of an octave of the pattern, which is linear within an octave.
-    assert 1 / 1.126 <= ratio.min() <= ratio.max() <= 1.126
+    ratio = found["exp_avg_sq"] / live["exp_avg_sq"]
+    # Two codes to an octave.
+    assert 1 / 1.5 <= ratio.min() <= ratio.max() <= 1.5
     assert abs(ratio.mean() - 1) < 0.01
-    assert (found["exp_avg_sq"][~second] <= 2e-11).all()
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -160,7 +158,7 @@ def test_second_moments_grow_by_less_than_a_code(tmp_path: Path) -> None:
             m.track("t", np.arange(ROWS))
             adam.values[:, 0] += RATE
             m.save(step, adam.tables()).wait()
-    assert (adam.second[exact > 1e-9] / exact[exact > 1e-9]).mean() == pytest.approx(1, abs=0.01)
+    assert (adam.second / exact).mean() == pytest.approx(1, abs=0.03)
 
 
 def test_moments_that_are_zero_at_first(tmp_path: Path) -> None:
@@ -177,11 +175,44 @@ def test_moments_that_are_zero_at_first(tmp_path: Path) -> None:
     sound(path)
     with cnrfmt.open(path) as ck:
         second, first = ck["t"].read(column="exp_avg_sq"), ck["t"].read(column="exp_avg")
-    # Of what nothing was known, codes are quarters of octaves.
-    large = adam.second > 1e-12
-    assert (second[large] / adam.second[large]).min() >= 1 / 1.26
-    assert (second[large] / adam.second[large]).max() <= 1.26
+    ratio = second / adam.second
+    assert 1 / 1.5 <= ratio.min() <= ratio.max() <= 1.5
     assert np.corrcoef(first.ravel(), adam.first.ravel())[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("times", [1e-6, 1e-3, 1e3])
+@pytest.mark.parametrize("warm", [0, 20])
+def test_gradients_of_another_size_than_at_the_baseline(tmp_path: Path, times: float, warm: int) -> None:
+    """What an optimizer would do after a restore is no more than some times what it would have done."""
+    path, adam = tmp_path / "run", Adam(warm=warm)
+    with managed(path) as m:
+        m.save(0, adam.tables()).wait()
+        rows = np.arange(0, ROWS, 3)
+        adam.first[rows], adam.second[rows] = 0, 0
+        adam.scale[rows] *= np.float32(times)
+        for _ in range(10):
+            m.track("t", adam.train(rows))
+        m.save(1, adam.tables()).wait()
+    sound(path)
+    with cnrfmt.open(path) as ck:
+        first, second = (ck["t"].read(column=name)[rows] for name in ("exp_avg", "exp_avg_sq"))
+    live = adam.second[rows]
+    assert (second > 0).all()
+    ratio = second / live
+    assert 1 / 1.5 <= ratio.min() <= ratio.max() <= 1.5
+    assert (np.abs(first / np.sqrt(second)) <= 2.5 * np.abs(adam.first[rows] / np.sqrt(live)) + 1e-6).all()
+    assert np.corrcoef(first.ravel(), adam.first[rows].ravel())[0, 1] > 0.95
+    assert isinstance(layouts(path)[-1]["exp_avg"], GridLayout)
+
+
+def test_a_row_that_is_far_larger_takes_nothing_from_others(tmp_path: Path) -> None:
+    path, adam = tmp_path / "run", Adam()
+    adam.first[0] *= 1e10
+    with managed(path) as m:
+        m.save(0, adam.tables()).wait()
+    check(path, adam.copies())
+    with cnrfmt.open(path) as ck:
+        assert np.array_equal(ck["t"].read(column="exp_avg")[0], adam.first[0])
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
