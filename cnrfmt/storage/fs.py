@@ -143,8 +143,11 @@ class Fs(Protocol):
         """Takes a lock that belongs to this process; False if another process holds it."""
         ...
 
-    def lock_handle(self, handle: int) -> bool:
-        """Takes a lock that belongs to this handle and its copies; False if another handle holds it."""
+    def lock_handle(self, handle: int, *, shared: bool = False) -> bool:
+        """Takes a lock that belongs to this handle and its copies; False if another handle holds it.
+
+        Several handles may have `shared` ones at a time: so those who only look don't find each other.
+        """
         ...
 
     def point(self, name: str) -> None:
@@ -320,14 +323,14 @@ class PosixFs:
         """An ``fcntl`` record lock on the whole file."""
         return self._lock(handle, fcntl.lockf)
 
-    def lock_handle(self, handle: int) -> bool:
+    def lock_handle(self, handle: int, *, shared: bool = False) -> bool:
         """A ``flock``."""
-        return self._lock(handle, fcntl.flock)
+        return self._lock(handle, fcntl.flock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
-    def _lock(self, handle: int, call: Any) -> bool:
+    def _lock(self, handle: int, call: Any, kind: int = fcntl.LOCK_EX) -> bool:
         with _refusals("lock it", self._paths.get(handle)):
             try:
-                call(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                call(handle, kind | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno in (errno.EACCES, errno.EAGAIN):
                     return False

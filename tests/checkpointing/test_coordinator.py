@@ -212,6 +212,28 @@ def test_rank_number_is_taken_once(tmp_path: Path) -> None:
         assert not list(folder.glob("run-*/.tmp-*"))
 
 
+def test_who_looks_whether_a_rank_lives_is_not_taken_for_that_rank(tmp_path: Path) -> None:
+    """Ranks of a new job, of another number, which find the old job's run while others of them look at it, too."""
+    folder, fs = tmp_path / "meet", QuickFs()
+    assert as_ranks(folder, 2, lambda one: one.gather("hello", b"")) == [[b"", b""]] * 2
+    (old,) = folder.glob("run-*/rank-0")
+    looker = fs.open(str(old), "write")
+    assert fs.lock_handle(looker, shared=True)
+    joined = threading.Event()
+
+    def join() -> None:
+        with FileCoordinator(folder, 1, 3, timeout=60, fs=fs):
+            joined.set()
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    assert not joined.wait(0.2)
+    with FileCoordinator(folder, 0, 3, timeout=60, fs=fs):
+        assert joined.wait(60)
+    thread.join(60)
+    fs.close(looker)
+
+
 def test_ranks_must_agree_on_their_number(tmp_path: Path) -> None:
     with (
         FileCoordinator(tmp_path / "meet", 0, 2),

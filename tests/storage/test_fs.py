@@ -199,6 +199,21 @@ def test_locks_that_belong_to_handles(fs: PosixFs, tmp_path: Path) -> None:
     fs.close(two)
 
 
+def test_who_only_looks_does_not_find_others_who_look(fs: PosixFs, tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    one, two, three = (fs.open(path, "lock") for _ in range(3))
+    assert fs.lock_handle(one, shared=True)
+    assert fs.lock_handle(two, shared=True)
+    assert not fs.lock_handle(three)
+    fs.close(one)
+    fs.close(two)
+    assert fs.lock_handle(three)
+    four = fs.open(path, "lock")
+    assert not fs.lock_handle(four, shared=True)
+    for handle in (three, four):
+        fs.close(handle)
+
+
 def test_free_bytes(fs: PosixFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = fs.free_bytes(str(tmp_path))
     assert free is not None

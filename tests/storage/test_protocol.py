@@ -85,9 +85,9 @@ class Tracing(QuickFs):
         self.note("lock", self.names[handle])
         return super().lock_record(handle)
 
-    def lock_handle(self, handle: int) -> bool:
+    def lock_handle(self, handle: int, *, shared: bool = False) -> bool:
         self.note("lock", self.names[handle])
-        return super().lock_handle(handle)
+        return super().lock_handle(handle, shared=shared)
 
     def point(self, name: str) -> None:
         self.note("--", name)

@@ -198,8 +198,10 @@ class RecordingFs:
             raise _refusal(errno.EBADF, opened.path, "lock")
         return True
 
-    def lock_handle(self, handle: int) -> bool:
-        """False if another handle has locked the file."""
+    def lock_handle(self, handle: int, *, shared: bool = False) -> bool:
+        """False if another handle has locked the file. Shared locks, which last for moments, aren't kept."""
+        if shared:
+            return self._locked.get(self._opened(handle, "lock").file.number, handle) == handle
         return self._locked.setdefault(self._opened(handle, "lock").file.number, handle) == handle
 
     # Paths

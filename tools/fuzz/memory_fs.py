@@ -109,7 +109,7 @@ class MemoryFs:
         """Refused."""
         self._refuse(errno.EROFS, self._paths[handle])
 
-    def lock_handle(self, handle: int) -> bool:
+    def lock_handle(self, handle: int, *, shared: bool = False) -> bool:
         """Refused."""
         self._refuse(errno.EROFS, self._paths[handle])
 

@@ -277,7 +277,8 @@ class FileCoordinator:
                 raise
             return False
         try:
-            return not self._fs.lock_handle(handle)
+            # Of a process that ended, several may look at the same time.
+            return not self._fs.lock_handle(handle, shared=True)
         finally:
             self._fs.close(handle)
 
