@@ -128,7 +128,7 @@ def test_a_grid_takes_what_is_typical() -> None:
     counts = [table.count for table in SHAPES], [round(t.count * Traffic(0.26).fraction(t.count, 1)) for t in SHAPES]
     for sizes, (user, item, visitor, word), code, second in (
         (baseline, counts[0], 12, 6.0),
-        (delta, counts[1], 8, 3.3),
+        (delta, counts[1], 8, 2.7),
     ):
         values = 64 * user + 48 * item + 20 * visitor
         bits = 1.65 * values + 4.2 * (user + item + visitor)

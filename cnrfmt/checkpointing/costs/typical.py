@@ -24,7 +24,7 @@ LOG_BITS = 8
 _LOG = 12
 FIRST_BITS = 3.1
 """Of a value of a first moment of gradients, be it in a delta or in a baseline."""
-SECOND_BITS, SECOND_BASELINE_BITS = 3.3, 6.0
+SECOND_BITS, SECOND_BASELINE_BITS = 2.7, 6.0
 """Of a value of a second one, whose logarithmic codes have 8 bits: of its difference in a delta, and in a baseline."""
 
 
