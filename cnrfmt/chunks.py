@@ -67,9 +67,12 @@ def decode(
 
 
 def integers(
-    strips: Sequence[Strip], ids: Ids, grid: Grid, width: int, threads: int, budget: Budget
+    strips: Sequence[Strip], ids: range | Ids, grid: Grid, width: int, threads: int, budget: Budget
 ) -> tuple[Integers, Flags]:
-    """The integers of rows on a grid in these strips, and which rows are on it in all of them; the others' are zero."""
+    """The integers of rows on a grid in these strips, and which rows are on it in all of them; the others' are zero.
+
+    A range is of rows of a dense table.
+    """
     first = strips[0].first
     out, known = np.empty((len(ids), width), np.int32), np.ones(len(ids), np.bool_)
     per_chunk = _rows_per_chunk(strips, out.itemsize * width)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cnrfmt import dtypes
+from cnrfmt import dtypes, sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.encodings import Recipe
 from cnrfmt.encodings.quantize import Choices, check_patterns, speaks_of
@@ -176,7 +176,7 @@ def _delta_table(
         raise UsageError(f"{what}: at most {limits.MAX_TOMBSTONES} per version, found {len(keys)}")
     gone = _sorted_ids(keys, what).ids if len(keys) else None
     if gone is not None and write.rows is not None and write.rows.ids is not None:
-        both = np.intersect1d(gone, write.rows.ids, assume_unique=True)
+        both = sorted_ids.intersection(gone, write.rows.ids)
         if both.size:
             raise UsageError(
                 f"table {name!r}: key {both[0]} is both written and deleted; leave one out"

@@ -198,8 +198,10 @@ class Strip:
             else:
                 given.layer.decode_any(given.positions, out, given.places, self.elements)
 
-    def read_integers(self, ids: Ids, grid: Grid, out: Integers) -> Flags:
+    def read_integers(self, ids: range | Ids, grid: Grid, out: Integers) -> Flags:
         """Of rows of these ids, in any order and with repeats, the integers on a grid; gives which rows are on it.
+
+        A range is of rows of a dense table.
 
         The integers of others, whatever they are, and of those that aren't there, are zero.
         """
@@ -207,7 +209,8 @@ class Strip:
             out[:] = 0
             return np.zeros(len(ids), np.bool_)
         sums = Sums(out)
-        add_up(self.layers, ListedRows(ids), sums, self.elements, self.place, as_values=False)
+        rows = RangeRows(ids.start, len(ids)) if isinstance(ids, range) else ListedRows(ids)
+        add_up(self.layers, rows, sums, self.elements, self.place, as_values=False)
         known = sums.on(grid)
         out[~known] = 0
         return known

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from cnrfmt import sorted_ids
 from cnrfmt.arrays import Bytes, Ids, Words
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits
@@ -209,7 +210,7 @@ class SegmentReader:
             # The rows whose pieces are verified already are gathered with the others.
             none = np.zeros_like(self._verified)
             count = xxh3.pieces_of_rows(offsets, row_bytes, piece, none, listed)
-        return self._gathered(offsets, np.unique(listed[:count]))
+        return self._gathered(offsets, sorted_ids.union(listed[:count]))
 
     def fetch_ranges(self, offsets: Ids, lengths: Ids) -> tuple[Bytes, Ids]:
         """Ranges of bytes at these offsets, ascending, verified: an array and the offsets in it."""
@@ -220,7 +221,7 @@ class SegmentReader:
         first = np.minimum(offsets // piece, self.trailer.pieces - 1)
         counts = np.maximum((offsets + lengths - 1) // piece - first, 0) + 1
         ends = counts.cumsum()
-        touched = np.unique(np.repeat(first - (ends - counts), counts) + np.arange(ends[-1]))
+        touched = sorted_ids.union(np.repeat(first - (ends - counts), counts) + np.arange(ends[-1]))
         data = self.data
         if data is not None and np.count_nonzero(self._verified[touched] == 0) < _FEW_PIECES:
             self._check_pieces(data, 0, touched)
@@ -288,7 +289,7 @@ class SegmentReader:
 
     def _piece_digests(self, pieces: Ids) -> Words:
         """The digest section, its nodes that hold these pieces' digests verified."""
-        return self._digests_of(np.unique(pieces // _DIGESTS_PER_NODE).tolist())
+        return self._digests_of(sorted_ids.union(pieces // _DIGESTS_PER_NODE).tolist())
 
     def _digests_of(self, nodes: Iterable[int]) -> Words:
         """The digest section, these nodes of it verified."""

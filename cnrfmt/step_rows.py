@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cnrfmt import sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.format.toc import RowSet, TableEntry
 from cnrfmt.memory import Budget
@@ -21,7 +22,7 @@ def live_keys(steps: Steps) -> Ids:
         if len(found) == 1 and not len(keys):
             keys = found[0]
         elif found:
-            keys = np.unique(np.concatenate([keys, *found]))
+            keys = sorted_ids.union(keys, *found)
     return keys
 
 
@@ -52,7 +53,7 @@ def touched(steps: Steps, budget: Budget, what: str) -> Ids:
             parts.append(np.arange(row_set.first, row_set.last + 1, dtype=np.int64))
         else:
             parts.append(segment.indexes.ids(row_set))
-    return parts[1] if len(parts) == 2 else np.unique(np.concatenate(parts))
+    return parts[1] if len(parts) == 2 else sorted_ids.union(*parts)
 
 
 def tombstones(steps: Steps, budget: Budget, what: str) -> Ids:
@@ -65,4 +66,4 @@ def tombstones(steps: Steps, budget: Budget, what: str) -> Ids:
     ]
     budget.take(sum(segment.indexes.cost(row_set) + 24 * row_set.count for segment, row_set in sets), what)
     found = [segment.indexes.ids(row_set) for segment, row_set in sets]
-    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    return sorted_ids.union(*found) if found else np.empty(0, np.int64)

@@ -347,14 +347,14 @@ class Table:
         chunks.decode(found, selection, keys, grid, stored, self._view.threads, budget)
 
     def read_integers(
-        self, ids: Ids, column: str, grid: Grid, elements: tuple[int, int] | None = None
+        self, ids: range | Ids, column: str, grid: Grid, elements: tuple[int, int] | None = None
     ) -> tuple[Integers, Flags]:
         """What rows of a column have stored as integers on a grid, for those who write differences from it.
 
         Parameters
         ----------
         ids
-            Row ids or keys, in any order; they needn't be there.
+            Row ids or keys, in any order, or a range of the row ids of a dense table; they needn't be there.
         grid
             As layouts have it.
         elements

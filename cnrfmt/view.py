@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from cnrfmt import parallel
+from cnrfmt import parallel, sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.dense import read_dense
 from cnrfmt.errors import UsageError, VersionExpiredError
@@ -213,9 +213,9 @@ class View:
             deleted = tombstones(steps, budget, what)
             if len(deleted):
                 budget.take(16 * (len(rows) + len(deleted)), what)
-                rows = np.union1d(rows, deleted)
+                rows = sorted_ids.union(rows, deleted)
             return Changes(
-                np.intersect1d(rows, table.keys, assume_unique=True),
+                sorted_ids.intersection(rows, table.keys),
                 np.setdiff1d(rows, table.keys, assume_unique=True),
                 True,
             )
@@ -224,7 +224,7 @@ class View:
         # Rows that were cut off and are back, and rows that are new, read as the fill value now.
         budget.take(24 * max(0, len(table) - lowest) + 8 * max(0, before.rows - len(table)), what)
         grown = np.arange(lowest, len(table), dtype=np.int64)
-        rows = np.union1d(rows[rows < len(table)], grown)
+        rows = sorted_ids.union(rows[rows < len(table)], grown)
         return Changes(rows, np.arange(len(table), before.rows, dtype=np.int64), True)
 
     def _fork_from(self, other: Manifest, budget: Budget) -> _Fork | None:

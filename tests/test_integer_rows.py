@@ -77,9 +77,10 @@ def _check(chain: Chain, ck: cnrfmt.Checkpoint, random: np.random.Generator) -> 
 
 def _check_integers(chain: Chain, table: cnrfmt.Table, column: str, random: np.random.Generator) -> None:
     for number in (0, 1):
-        asked = random.integers(-25, 140, 60)
+        first, stop = sorted(random.integers(0, len(table) + 1, 2).tolist())
+        asked = range(first, stop) if not table.keyed and random.integers(2) else random.integers(-25, 140, 60)
         found, known = table.read_integers(asked, column, grid_of(column, number))
-        want, on = chain.integers(table.name, column, asked.tolist(), number)
+        want, on = chain.integers(table.name, column, list(asked), number)
         assert known.tolist() == on.tolist()
         assert found.dtype == np.int32
         assert found.tolist() == want.tolist()

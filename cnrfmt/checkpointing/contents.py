@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cnrfmt import sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.checkpointing.ranks.shards import Shard
 from cnrfmt.checkpointing.snapshot import Picked
@@ -281,7 +282,7 @@ def _keyed(table: Live, touched: Touched) -> Any:
     kernel.find(keys, touched.ids, places)
     there = places >= 0
     # What was marked and isn't there any more was evicted, or went to another rank.
-    gone = touched.deleted if table.shared else np.union1d(touched.deleted, touched.ids[~there])
+    gone = touched.deleted if table.shared else sorted_ids.union(touched.deleted, touched.ids[~there])
     lost = np.empty(len(gone), np.int64)
     kernel.find(keys, gone, lost)
     gone = gone[lost < 0]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from cnrfmt import dtypes
+from cnrfmt import dtypes, sorted_ids
 from cnrfmt.arrays import Array, Ids
 from cnrfmt.encodings.grid import CHECKPOINTS
 from cnrfmt.encodings.grid_plan import GridPlan, is_counted
@@ -24,8 +24,8 @@ from cnrfmt.resolve import Steps
 from cnrfmt.stored_integers import StoredIntegers
 from cnrfmt.table import Table
 
-_CHUNK = 8 << 20
-"""Bytes of decoded rows on their way to their places."""
+_CHUNK = 64 << 20
+"""Bytes of decoded rows on their way to their places, so many that several threads have some to decode."""
 _ALL = 1 << 63
 """A limit that cuts off no rows."""
 
@@ -117,7 +117,7 @@ class KeptColumn(ABC):
         return rows if self.schema.per_row else rows[:, slice(*self.elements)]
 
     def _pieces(self, count: int, itemsize: int) -> Iterator[slice]:
-        """Ranges of rows that take some MiB at a time."""
+        """Ranges of rows that take some ten MiB at a time."""
         step = max(1, _CHUNK // (itemsize * self.width))
         return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
@@ -202,13 +202,13 @@ class IntegerColumn(KeptColumn):
         assert self.grid is not None
         others, exact = [self._others[:0]], [self._exact[:0]]
         for piece in self._pieces(len(ids), 4):
-            some = _array(ids[piece])
+            some = ids[piece]
             integers, known = table.read_integers(some, self.schema.name, self.grid, self.elements)
             if not known.all():
                 # Whatever stands there of rows that have no integers, it is nothing.
                 integers = np.where(known[:, None], integers, 0)
                 others.append(_array(positions[piece])[~known])
-                exact.append(self._decoded(table, some[~known]))
+                exact.append(self._decoded(table, _array(some)[~known]))
             self._make_fit(integers, room)
             self._values[_index(positions[piece])] = integers
         # Those that were others may have integers now, or be others anew.
@@ -229,7 +229,7 @@ class IntegerColumn(KeptColumn):
                 a, b = max(part.elements[0], self.elements[0]), min(part.elements[1], self.elements[1])
                 if part.column == self.schema.name and a < b:
                     left += self._take_over(Layer(segment, entry.row_sets[part.rows], part, _ALL), (a, b), find, room)
-        return np.unique(np.concatenate(left))
+        return sorted_ids.union(*left)
 
     def _take_over(
         self, layer: Layer, elements: Elements, find: Callable[[Ids], Ids], room: Room

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from cnrfmt import sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.checkpointing.kept_columns import (
     DecodedColumn,
@@ -152,13 +153,13 @@ class Move:
         if self._catches_up(new):
             assert isinstance(new, IntegerColumn)
             assert self._newer is not None
-            rows = np.union1d(_began_anew(now, self._newer), new.catch_up(self._newer, now.find, room))
+            rows = sorted_ids.union(_began_anew(now, self._newer), new.catch_up(self._newer, now.find, room))
         else:
             changed = self._changed
             assert changed is not None
             rows = changed[now.find(changed) >= 0]
         new_rows = _new_rows(now, before)
-        rows = np.union1d(rows, new_rows) if len(new_rows) else rows
+        rows = sorted_ids.union(rows, new_rows) if len(new_rows) else rows
         new.fill(self.table, rows, now.find(rows), room)
         return new
 
@@ -256,7 +257,7 @@ def _began_anew(now: KeptTable, newer: Steps) -> Ids:
             found.append(ids[now.find(ids) >= 0])
         if entry.rows is not None:
             found.append(np.arange(max(entry.rows, now.first), now.first + now.count, dtype=np.int64))
-    return np.unique(np.concatenate(found))
+    return sorted_ids.union(*found)
 
 
 def _taken(now: KeptTable, before: KeptTable) -> Iterator[tuple[slice, Rows]]:

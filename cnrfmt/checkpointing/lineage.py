@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from cnrfmt import sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.checkpointing.policies import Decision
 from cnrfmt.errors import ConflictError, UsageError, VersionNotFoundError
@@ -189,7 +188,7 @@ def since_baseline(view: View) -> dict[str, Ids]:
     for table in manifest.tables:
         steps = view.steps_of(table.table_id, after=after)
         what = f"table {table.name!r}"
-        found[table.name] = np.union1d(touched(steps, Budget(None), what), tombstones(steps, Budget(None), what))
+        found[table.name] = sorted_ids.union(touched(steps, Budget(None), what), tombstones(steps, Budget(None), what))
     return found
 
 

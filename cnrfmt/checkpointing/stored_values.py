@@ -89,8 +89,8 @@ class InMemory:
     ----------
     max_bytes
         The most that is held, and taken while a table grows: its old and its new array of one column are then there at
-        once. Beside it, an update takes the row ids of what changed in one table, and what reading takes (some MiB, and
-        the row indexes that the checkpoint keeps).
+        once. Beside it, an update takes the row ids of what changed in one table, and what reading takes (some ten MiB,
+        and the row indexes that the checkpoint keeps).
     integers_only
         Keeps what differences are taken from, and no other columns.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cnrfmt import dtypes, parallel
+from cnrfmt import dtypes, parallel, sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.comparing.errors import Errors, Spread, changed_rows, comparable, row_errors
 from cnrfmt.comparing.report import ColumnComparison, SchemaDifference, TableComparison
@@ -113,8 +113,8 @@ class TablePair:
             return _Shared(0, None, None), _all_rows(self.a), _all_rows(self.b)
         if np.array_equal(a, b):
             return _Shared(len(a), self.touched, a), a[:0], b[:0]
-        keys = np.intersect1d(a, b, assume_unique=True)
-        ids = keys if self.touched is None else np.intersect1d(keys, self.touched, assume_unique=True)
+        keys = sorted_ids.intersection(a, b)
+        ids = keys if self.touched is None else sorted_ids.intersection(keys, self.touched)
         only_a, only_b = np.setdiff1d(a, keys, assume_unique=True), np.setdiff1d(b, keys, assume_unique=True)
         return _Shared(len(keys), ids, None), only_a, only_b
 

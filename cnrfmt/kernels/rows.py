@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from cnrfmt.arrays import Bytes, Ids
-from cnrfmt.kernels._jit import jit
+from cnrfmt.kernels._jit import helper, jit
 from cnrfmt.kernels._machine import copy, prefetch_row
 
 _SEARCHES = 16
+_DENSE = 32
+"""Up to so many ids for each one that is sought are quicker gone through than searched."""
 
 
 @jit
@@ -46,13 +52,32 @@ def unclaimed(claimed: Bytes, targets: Ids) -> int:
     return count
 
 
+@helper
+def _find_ascending(sorted_ids: Any, first: int, stop: int, wanted: Any, out: Any) -> None:
+    """As `find`, of wanted ids that ascend and positions from `first` on, before `stop`: both are gone through once."""
+    k = first
+    for i in range(len(wanted)):
+        while k < stop and sorted_ids[k] < wanted[i]:
+            k += 1
+        out[i] = k if k < stop and sorted_ids[k] == wanted[i] else -1
+
+
 @jit
 def find(sorted_ids: Ids, wanted: Ids, out: Ids) -> None:
-    """out[k] = the position of wanted[k] in `sorted_ids`, or -1."""
-    size = len(sorted_ids)
-    if size == 0:
+    """out[k] = the position of wanted[k] in `sorted_ids`, which are distinct, or -1."""
+    size, count = len(sorted_ids), len(wanted)
+    if size == 0 or count == 0:
         out[:] = -1
         return
+    is_ascending = True
+    for k in range(1, count):
+        is_ascending &= wanted[k - 1] <= wanted[k]
+    if is_ascending:
+        first = np.searchsorted(sorted_ids, wanted[0])
+        stop = np.searchsorted(sorted_ids, wanted[count - 1], side="right")
+        if stop - first <= _DENSE * count:
+            _find_ascending(sorted_ids, first, stop, wanted, out)
+            return
     # Several searches go on at once, step by step, so that they wait for memory together. Where each
     # has got to is kept in `out`: the last position with an id of at most the one sought lies in the
     # `length` positions from there on.

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from cnrfmt import sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.encodings.integers import Integers, bounds
 from cnrfmt.errors import DamagedError
@@ -195,7 +196,7 @@ def _windows(layers: Sequence[Layer], count: int) -> Iterator[Ids]:
             some.append(_ids(layer, at, stop))
             if stop < layer.row_set.count:
                 rest.append((layer, stop))
-        yield np.unique(np.concatenate(some))
+        yield sorted_ids.union(*some)
         left = rest
 
 

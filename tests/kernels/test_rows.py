@@ -72,6 +72,14 @@ def test_find(ids: set[int], others: list[int], random: Any) -> None:
     assert out.tolist() == [ordered.index(id_) if id_ in ids else -1 for id_ in wanted]
 
 
+@examples(st.sets(st.integers(0, 500), max_size=200), st.lists(st.integers(-3, 503), max_size=40))
+def test_find_what_ascends(ids: set[int], wanted: list[int]) -> None:
+    ordered, ascending = sorted(ids), sorted(wanted)
+    out = np.full(len(ascending), 77, np.int64)
+    rows.find(np.array(ordered, np.int64), np.array(ascending, np.int64), out)
+    assert out.tolist() == [ordered.index(id_) if id_ in ids else -1 for id_ in ascending]
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 127, 128, 129, 1000])
 def test_find_at_and_between_all(size: int, given: Give) -> None:
     ids = np.arange(size) * 2 - 100

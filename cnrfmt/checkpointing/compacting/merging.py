@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cnrfmt import dtypes
+from cnrfmt import dtypes, sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.checkpointing.compacting.integer_columns import IntegerColumn
 from cnrfmt.checkpointing.compacting.merged_rows import Count, are_equal
@@ -84,12 +84,12 @@ def _deleted(steps: Steps) -> tuple[Ids, Ids]:
     for step in steps:
         new = [s.indexes.ids(e.row_sets[e.deleted]) for s, e in step if e.deleted is not None]
         if new:
-            gone, back = np.unique(np.concatenate([gone, *new])), np.setdiff1d(back, np.concatenate(new))
+            gone, back = sorted_ids.union(gone, *new), np.setdiff1d(back, np.concatenate(new))
         if len(gone):
             for segment, entry in step:
                 for row_set in written(entry):
                     here = segment.indexes.holds(row_set, gone)
-                    back, gone = np.union1d(back, gone[here]), gone[~here]
+                    back, gone = sorted_ids.union(back, gone[here]), gone[~here]
     return gone, back
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from cnrfmt import sorted_ids
 from cnrfmt.arrays import Array, Ids
 from cnrfmt.checkpointing.compacting.integer_columns import IntegerColumn, integer_of_fill
 from cnrfmt.checkpointing.compacting.merged_rows import (
@@ -227,7 +228,7 @@ class StripPlan:
         whole = (sizes == wanted)[numbers]
         kept = every[whole]
         broken = np.setdiff1d(every[~whole], others, assume_unique=True)
-        return kept, broken, np.intersect1d(kept, others, assume_unique=True)
+        return kept, broken, sorted_ids.intersection(kept, others)
 
     def _blocks(self, layer: Layer, kept: Ids, exceptions: Ids) -> ColumnWrite:
         assert layer.part is not None

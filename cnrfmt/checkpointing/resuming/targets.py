@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cnrfmt import dtypes
+from cnrfmt import dtypes, sorted_ids
 from cnrfmt.arrays import Array, Ids
 from cnrfmt.encodings.grid import CHECKPOINTS
 from cnrfmt.errors import MissingKeyError, UsageError
@@ -265,7 +265,7 @@ def _remapped(
         raise UsageError(f"remap[{name!r}]: {len(ids)} ids for a target of {count} rows; give one for each row")
     there = _there(table, ids)
     if table.keyed:
-        left = len(table) - len(np.unique(ids[there]))
+        left = len(table) - len(sorted_ids.union(ids[there]))
         _say_rows(count - int(there.sum()), left, resize, what, name, found)
     else:
         wrong = ids[~there & (ids != -1)]

@@ -21,6 +21,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
+from cnrfmt import sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.checkpointing.tracking.key_marks import DELETED, WRITTEN, KeyMarks
 from cnrfmt.checkpointing.tracking.row_marks import RowMarks
@@ -383,7 +384,7 @@ class KeyTracker(Tracker[KeyMarks]):
         gone = as_flat_ids(deleted, f"table {self.name!r}: deleted keys")
         if len(written) or len(gone):
             self._kept()
-        if len(both := np.intersect1d(written, gone)):
+        if len(both := sorted_ids.intersection(sorted_ids.union(written), sorted_ids.union(gone))):
             raise UsageError(f"table {self.name!r}: key {both[0]} can't be both written and deleted")
         since = self._empty()
         since.put(written, WRITTEN)
