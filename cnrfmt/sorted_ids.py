@@ -33,4 +33,4 @@ def _merged(some: tuple[Ids, ...]) -> Ids:
 
 def _differ(ids: Ids) -> npt.NDArray[np.bool_]:
     """Which of sorted ids, from the second on, differ from the one before."""
-    return ids[1:] != ids[:-1]
+    return np.not_equal(ids[1:], ids[:-1], dtype=np.bool_)

@@ -223,6 +223,32 @@ def test_what_differs_in_schemas(tmp_path: Path) -> None:
     assert (alone.schema, [c.name for c in alone.columns], alone.same) == ((), ["g"], True)
 
 
+def test_counts_of_checkpoints_are_compared_where_they_are_asked_for(tmp_path: Path) -> None:
+    rows, sums = np.full((20, 4), 0.5, np.float32), np.ones(20, np.float32)
+    tables = {"t": TableData(rows, columns={"accumulator": sums})}
+    with cnrfmt.CheckpointManager(tmp_path / "run", encoding=cnrfmt.Grid(step=0.25)) as manager:
+        for step in range(2):
+            manager.save(step, tables).wait()
+            rows[:3] += 1
+            manager.track("t", range(3))
+    with cnrfmt.open(tmp_path / "run") as ck:
+        cnrfmt.save(tmp_path / "copy.cnr", {"t": TableData(ck["t"][...], columns={"accumulator": sums})})
+
+    def compared(*others: Path, **options: Any) -> dict[str, int]:
+        (table,) = cnrfmt.diff(tmp_path / "run", *others, **options).tables
+        return {c.name: c.changed for c in table.columns}
+
+    assert compared() == {"weight": 3, "accumulator": 0}
+    assert compared(columns=["cnrfmt.*"]) == {"cnrfmt.checkpoints": 3}
+    assert compared(columns=["*"]) == {"weight": 3, "accumulator": 0, "cnrfmt.checkpoints": 3}
+    found = cnrfmt.diff(tmp_path / "run", tmp_path / "copy.cnr", tables=["t"], columns=["weight"])
+    assert found.same
+    (table,) = cnrfmt.diff(tmp_path / "run", tmp_path / "copy.cnr").tables
+    assert table.schema == ()
+    (table,) = cnrfmt.diff(tmp_path / "run", tmp_path / "copy.cnr", columns=["*"]).tables
+    assert table.schema == (SchemaDifference("column", "cnrfmt.checkpoints", "float32", None),)
+
+
 def test_the_dense_state_and_the_metadata(tmp_path: Path) -> None:
     array = np.arange(6, dtype=F32)
     same = {"same": array, "nan": np.array([np.nan]), "list": [1, {"a": 2}], "empty": b""}

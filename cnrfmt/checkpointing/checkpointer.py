@@ -27,7 +27,7 @@ from cnrfmt.checkpointing.stored_values import StoredValues
 from cnrfmt.checkpointing.tracking.trackers import Trackers
 from cnrfmt.checkpointing.writing import Work, Written, commit_alone, commit_with_others, said_alike
 from cnrfmt.encodings.grid_plan import is_counted
-from cnrfmt.encodings.quantize import Choices
+from cnrfmt.encodings.quantize import Choices, said_of
 from cnrfmt.errors import CnrError, CommitUnknownError, ConflictError, DamagedError, StorageError, UsageError
 from cnrfmt.format import limits
 from cnrfmt.format.manifest import Manifest
@@ -181,7 +181,8 @@ class Checkpointer:
         self.trackers.meet(tables)
         touched = self.trackers.take(since_baseline=kind == "since-baseline", listed=kind != "baseline")
         try:
-            plan = self._writes(counted, None if base is None else base.tables, touched, chosen.choices)
+            with said_of(chosen.argument):
+                plan = self._writes(counted, None if base is None else base.tables, touched, chosen.choices)
             snapshot = Snapshot(
                 plan.writes,
                 threads=settings.save_threads,

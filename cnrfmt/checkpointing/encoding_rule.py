@@ -17,9 +17,9 @@ import numpy as np
 
 from cnrfmt.checkpointing.bits import MOST_BITS, bits_for, choices_for, chosen_bits
 from cnrfmt.checkpointing.contents import Live
-from cnrfmt.encodings.grid import ACTIVITIES, CHECKPOINTS, Grid
+from cnrfmt.encodings.grid import ACTIVITIES, CHECKPOINTS, Grid, exponent_of
 from cnrfmt.encodings.grid_plan import GridPlan, coarseness_of, is_counted
-from cnrfmt.encodings.quantize import Choice, Choices, Quantize, choice_for, matching
+from cnrfmt.encodings.quantize import Choice, Choices, Quantize, choice_for, matching, said_of
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT, TableSchema
 from cnrfmt.inputs import as_source
@@ -78,7 +78,7 @@ class Chosen:
     """How a checkpoint stores its tables: for a plan, in words by table, and the bits of what is row-wise.
 
     `grids` are those of tables that are on none yet, to be planned by their rows; `counted` are the tables on a grid
-    whose steps follow from the checkpoints that rows were in.
+    whose steps follow from the checkpoints that rows were in. `argument` is what the caller gave the choices as.
     """
 
     choices: Choices
@@ -86,6 +86,7 @@ class Chosen:
     bits: int
     grids: dict[str, Grid]
     counted: frozenset[str]
+    argument: str
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,11 @@ class EncodingRule:
 
     def choose(self, tables: Iterable[Seen], restores: int, chain: Chain) -> Chosen:
         """How these tables are stored after so many restores. One that the chain has on a grid stays on that."""
+        argument = "encoding" if isinstance(self.encoding, Mapping) else "quantize"
+        with said_of(argument):
+            return self._choose(tables, restores, chain, argument)
+
+    def _choose(self, tables: Iterable[Seen], restores: int, chain: Chain, argument: str) -> Chosen:
         bits = self.bits_now(restores)
         quantize = self.encoding if isinstance(self.encoding, Mapping) else self.quantize
         by_name, words, raw = dict[str, Choice | None](), dict[str, str](), list[str]()
@@ -140,14 +146,14 @@ class EncodingRule:
             choices = {**(choices if isinstance(choices, Mapping) else {"*": choices}), **by_name}
         grids = {name: one for name, one in by_name.items() if isinstance(one, Grid)}
         counted = {name for name, one in by_name.items() if is_counted(one)}
-        return Chosen(choices, words, bits, grids, frozenset(counted))
+        return Chosen(choices, words, bits, grids, frozenset(counted), argument)
 
     def is_too_coarse(self, table: Seen, restores: int, plan: GridPlan | None) -> bool:
         """Whether a table that is on a grid would be on a finer one, were it to begin anew."""
         asked = self._asked(table)
         if not isinstance(asked, Grid) or plan is None:
             return False
-        return coarseness_of(plan) > self._finer(asked, restores).coarseness
+        return coarseness_of(plan.step) > self._finer(asked, restores).coarseness
 
     def _asked(self, table: Seen) -> Grid | str:
         """The grid that a table is to be on; or why it is on none, empty where that is what was said."""
@@ -190,13 +196,20 @@ class EncodingRule:
 
     def _grid_words(self, found: Grid | GridPlan, asked: Grid, restores: int) -> str:
         size = found.size if isinstance(found, Grid) else found.step.size
-        is_coarse = isinstance(found, GridPlan) and coarseness_of(found) > self._finer(asked, restores).coarseness
-        words = f"grid, steps of {size:.6g}"
-        if asked.learning_rate is not None:
-            times = f"{size / asked.learning_rate:.3g}"
-            words += f" ({times} learning rate{'' if times == '1' else 's'})"
+        is_coarse = isinstance(found, GridPlan) and coarseness_of(found.step) > self._finer(asked, restores).coarseness
+        # Steps are powers of two; what was asked for mostly isn't one.
+        stored = 2.0 ** exponent_of(size)
+        words, rate = f"grid, steps of {stored:.6g}", asked.learning_rate
+        if rate is not None:
+            rounded = "" if stored == size else f"; {size / rate:.3g} to the nearest power of 2"
+            words += f" ({_learning_rates(stored / rate)}{rounded})"
+        elif stored != size:
+            words += f" ({size:.6g} to the nearest power of 2)"
+        if asked.moments == "raw" and not (isinstance(found, GridPlan) and found.has_moments):
+            words += ", moments raw"
         if self._finer(asked, restores).coarseness < asked.coarseness:
-            words += f": {restores} restores where {asked.restores:g} were expected"
+            was = "was" if asked.restores == 1 else "were"
+            words += f": {restores} restores where {asked.restores:g} {was} expected"
         return f"{words}, finer from the next baseline on" if is_coarse else words
 
 
@@ -239,6 +252,11 @@ def encoding_rule(
     if encoding == "grid" and learning_rate is None:
         raise UsageError('encoding="grid" needs learning_rate=, whose multiples its steps are; or give a cnrfmt.Grid')
     return EncodingRule(encoding, bits, quantize, expected, learning_rate)
+
+
+def _learning_rates(number: float) -> str:
+    text = f"{number:.3g}"
+    return f"{text} learning rate{'' if text == '1' else 's'}"
 
 
 def _words(choice: Choice | None) -> str:

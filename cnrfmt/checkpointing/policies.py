@@ -232,27 +232,6 @@ def policy_for(policy: str | Policy | Callable[[History], Decision]) -> Policy:
 # What checkpoints cost
 
 
-def needed_by(checkpoints: Sequence[CheckpointRecord], version: int) -> tuple[int, ...]:
-    """The versions whose segments a restore of a version reads, ascending, itself among them.
-
-    `checkpoints` are ascending and hold no merges; what is older than they are isn't found.
-    """
-    by_version = {c.version: n for n, c in enumerate(checkpoints)}
-    if version not in by_version:
-        raise UsageError(f"version {version} isn't among the {len(checkpoints)} checkpoints")
-    found: list[int] = []
-    at = by_version[version]
-    while at >= 0:
-        found.append(checkpoints[at].version)
-        if checkpoints[at].kind == "baseline":
-            break
-        whole = checkpoints[at].kind == "since-baseline"
-        at -= 1
-        while whole and at >= 0 and checkpoints[at].kind != "baseline":
-            at -= 1
-    return tuple(reversed(found))
-
-
 @dataclass(frozen=True)
 class Costs:
     """What checkpoints cost in the sense of the paper: write bandwidth, and capacity of the storage.
@@ -296,15 +275,11 @@ class Costs:
         return max(self.meanwhile, default=0)
 
 
-def costs_of(checkpoints: Sequence[CheckpointRecord], keep: int = 1) -> Costs:
-    """What checkpoints cost where the last `keep` versions stay readable; ascending, from a baseline on, no merges."""
-    nbytes = {c.version: c.nbytes for c in checkpoints}
-    needs = [{version: nbytes[version] for version in needed_by(checkpoints, c.version)} for c in checkpoints]
-    return costs_by_needs([c.nbytes for c in checkpoints], needs, keep)
-
-
 def costs_by_needs(written: Sequence[int], needs: Sequence[Mapping[int, int]], keep: int = 1) -> Costs:
-    """The same of checkpoints that write so many bytes and need these files in the end: numbers, with their bytes."""
+    """What checkpoints cost where the last `keep` versions stay readable.
+
+    Each writes so many bytes, and a restore of it reads the files that it needs: their numbers, with their bytes.
+    """
     held: list[int] = []
     for n in range(len(needs)):
         kept: dict[int, int] = {}

@@ -21,6 +21,7 @@ from cnrfmt.checkpointing.request import Request
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.commits import Attempt, Prepared, attempt
 from cnrfmt.commits import Keep as KeepVersions
+from cnrfmt.encodings.quantize import said_of
 from cnrfmt.errors import ConflictError, UsageError
 from cnrfmt.format.encoding import GridLayout
 from cnrfmt.format.manifest import Manifest, Retained
@@ -226,7 +227,8 @@ def commit_with_others(
     words = {name: text for one in reversed(told) for name, text in one["words"].items()}
     draft = _Draft(work, lineage, keep, words)
     agreement = agree(descriptions, schema)
-    check_quantize(work.chosen.choices, schema or (), agreement.tables)
+    with said_of(work.chosen.argument):
+        check_quantize(work.chosen.choices, schema or (), agreement.tables)
     writes = ShardPlan(tuple(work.snapshot.writes), plan.description).agreed(agreement.tables)
     dense = _dense(work, base) if coordinator.rank == 0 else work.asked.dense
     content = schema is None or agreement.content or dense is not None

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from cnrfmt.encodings import moments
+from cnrfmt.encodings.grid import exponent_of
 from cnrfmt.errors import DamagedError, UnsupportedError, VersionExpiredError
 from cnrfmt.format.encoding import (
     CastLayout,
@@ -18,7 +20,7 @@ from cnrfmt.format.encoding import (
     RawLayout,
 )
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, parse_manifest
-from cnrfmt.format.schema import ColumnSchema
+from cnrfmt.format.schema import WEIGHT, ColumnSchema
 from cnrfmt.format.toc import DenseEntry, Part, TableEntry, Toc
 from cnrfmt.reader import Checkpoint
 from cnrfmt.sizes import plain_bytes, sizes, sizes_of_segment
@@ -47,16 +49,26 @@ def layout_words(layout: Layout, method: str | None) -> str:
 
 def parameter_words(scheme: Json) -> str:
     """The parameters of a method, in words; empty where it has none."""
-    step = scheme["step"] or {}
     words = [
-        f"step {step['size']:g}" if step else "",
-        f"by {step['column']} around {step['reference']:.3g}" if step.get("column") else "",
+        *_step_words(scheme["step"]),
         f"{scheme['num_bins']} bins" if scheme["num_bins"] is not None else "",
         f"ratio {scheme['ratio']:g}" if scheme["ratio"] is not None else "",
         f"{scheme['starts']} starts" if scheme["starts"] is not None else "",
         f"exact above an error of {scheme['bound']:g}" if scheme["bound"] is not None else "",
     ]
     return ", ".join(word for word in words if word)
+
+
+def _step_words(step: Json | None) -> list[str]:
+    """The longest step of a grid as it is stored, what was asked for where that is another, and what makes it finer."""
+    if step is None:
+        return []
+    stored = exponent_of(step["size"])
+    asked = "" if 2.0**stored == step["size"] else f" nearest to {step['size']:g}"
+    words = [f"step 2^{stored} = {2.0**stored:.6g}{asked}"]
+    if step["column"] is not None and step["reference"] is not None:
+        words.append(f"finer by {step['column']} above {step['reference']:.3g}")
+    return words
 
 
 def table(ck: Checkpoint, found: Table) -> Json:
@@ -84,9 +96,24 @@ def _column(column: ColumnSchema, found: Table, entries: list[tuple[int, Toc, Ta
         "values_per_row": column.width(found.schema.dim),
         "fill": column.fill.hex(),
         "encodings": list(dict.fromkeys(group["words"] for group in stored)),
+        "raw_because": _why_raw(column, found, stored),
         "exceptions": sum(group["exact_rows"] for group in stored),
         "stored": stored,
     }
+
+
+def _why_raw(column: ColumnSchema, found: Table, stored: list[Json]) -> str | None:
+    """Why a column of `dim` values is raw beside weights on a grid, whose moments have codes; None where it isn't."""
+    is_raw = any(group["scheme"] is None for group in stored)
+    if not is_raw or column.per_row or column.name == WEIGHT or not isinstance(found.encoding, GridLayout):
+        return None
+    if column.dtype != "float32":
+        return "not float32"
+    if not moments.may_be(column.name):
+        return "its name is no known moment's"
+    if moments.kind_of(column.name, found.columns, negative=True) is None:
+        return "negative values at its baseline, or moments='raw'"
+    return "moments='raw'"
 
 
 class _Member(NamedTuple):
@@ -96,7 +123,7 @@ class _Member(NamedTuple):
     toc: Toc
     entry: TableEntry
     part: Part
-    exact: int
+    exceptions: Part | None
 
     @property
     def rows(self) -> int:
@@ -104,9 +131,15 @@ class _Member(NamedTuple):
         return self.entry.row_sets[self.part.rows].count
 
     @property
+    def exact(self) -> int:
+        """How many of them stand in an exception part."""
+        return 0 if self.exceptions is None else self.entry.row_sets[self.exceptions.rows].count
+
+    @property
     def nbytes(self) -> int:
-        """What they are stored in, with what they share."""
-        sections = (self.part.section, self.part.codebooks)
+        """What they are stored in, with what they share, and those that are exact beside it."""
+        exact = None if self.exceptions is None else self.exceptions.section
+        sections = (self.part.section, self.part.codebooks, exact)
         return sum(self.toc.sections[section][1] for section in sections if section is not None)
 
 
@@ -114,19 +147,19 @@ def _stored(entries: list[tuple[int, Toc, TableEntry]], column: str) -> list[Jso
     """How the parts of a column are stored: those that are stored alike, taken together.
 
     `rows` counts a row for each step of the chain that writes it, once if its elements are divided; `exact_rows` are
-    those of them that stand in exception parts. `bits_per_value` is what a value takes, exceptions and row indexes
-    aside. Errors are relative l2 errors of the other rows: their mean, and the greatest.
+    those of them that stand in exception parts. `bits_per_value` is what a value of all of them takes, row indexes
+    aside. Errors are relative l2 errors of the rows that aren't exact: their mean, and the greatest.
     """
     groups: dict[str, Json] = {}
     members: dict[str, list[_Member]] = {}
     for step, toc, entry in entries:
-        exact = {p.exceptions_of: entry.row_sets[p.rows].count for p in entry.parts if p.exceptions_of is not None}
+        exceptions = {p.exceptions_of: p for p in entry.parts if p.exceptions_of is not None}
         for number, part in enumerate(entry.parts):
             if part.column == column and part.exceptions_of is None:
                 group = _group_of(part)
                 key = json.dumps(group)
                 groups[key] = group
-                members.setdefault(key, []).append(_Member(step, toc, entry, part, exact.get(number, 0)))
+                members.setdefault(key, []).append(_Member(step, toc, entry, part, exceptions.get(number)))
     return [group | _totals(members[key]) for key, group in groups.items()]
 
 

@@ -58,7 +58,12 @@ def add(verbs: Verbs) -> None:
         help="only these tables (as in a shell); dense state and metadata are then left out",
     )
     parser.add_argument(
-        "--column", dest="columns", action="append", metavar="PATTERN", help="only these columns; may be given again"
+        "--column",
+        dest="columns",
+        action="append",
+        metavar="PATTERN",
+        help="only these columns (else all but cnrfmt.checkpoints, the counts of a checkpoint manager); may be given "
+        "again",
     )
     parser.add_argument(
         "--limit",

@@ -133,12 +133,13 @@ def _write_tables(tables: list[dict[str, Any]]) -> None:
             per_row = " (1 per row)" if column["values_per_row"] == 1 < table["dim"] else ""
             exact = f" + {output.plural(column['exceptions'], 'exact row')}"
             stored = ", ".join(column["encodings"]) or "never written"
+            why = f": {column['raw_because']}" if column["raw_because"] else ""
             rows.append(
                 [
                     *first,
                     column["name"] + per_row,
                     column["dtype"],
-                    stored + (exact if column["exceptions"] else ""),
+                    stored + (exact if column["exceptions"] else "") + why,
                 ]
             )
             first = ["", "", ""]
@@ -171,7 +172,7 @@ def write_errors(tables: list[dict[str, Any]]) -> None:
     header = ["COLUMN", "STORED AS", "ROWS", "EXACT", "BITS", "MEAN ERROR", "MAX ERROR"]
     output.write_table(header, rows, right=set(header[2:]), indent=2)
     output.write("  ROWS once for each step of the chain that wrote them, EXACT those of them stored as given;")
-    output.write("  BITS that a value takes, with all that goes with the codes but row indexes;")
+    output.write("  BITS that a value of all ROWS takes, the exact ones with theirs, and all else but row indexes;")
     output.write("  relative l2 errors of the others: the norm of what changed in a row, over the row's norm")
 
 

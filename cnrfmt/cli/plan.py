@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cnrfmt
-from cnrfmt.cli import exits, output, quantization
+from cnrfmt.cli import exits, output, plan_words, quantization
 from cnrfmt.cli.options import Verbs, add_threads, add_verb
 from cnrfmt.encodings.grid import Grid
 from cnrfmt.encodings.quantize import Choices
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 _TABLE = re.compile(r"(.+?):([\d_]+)x(\d+)((?::[^:]+)*)")
 _RATES = ("encode", "gather", "write")
-_SMALL = (
-    "the tables are so small that what was measured, and a stall, is mostly what a save of any size takes: starting "
-    "threads, for one; rows of larger tables are encoded and gathered faster"
+_QUANTIZE_HELP = (
+    f"{quantization.ROWS_HELP}. Or it is grid:learning_rate=X with :restores=N or :c=F, integers in steps that follow "
+    "each row's activity; any of :by=COLUMN, :one_valued=log16 and :moments=raw; bytes follow from steps in learning "
+    "rates, so step=X alone doesn't say enough here"
 )
 _MOST_SHOWN = 24
 """Checkpoints that are shown one by one."""
@@ -86,7 +87,14 @@ def add(verbs: Verbs) -> None:
         "--failure-rate", type=float, metavar="N", help="failures of the job per hour, in place of expected restores"
     )
     parser.add_argument("--run-hours", type=float, metavar="N", help="with --failure-rate: how long the run takes")
-    parser.add_argument("--quantize", nargs="+", action="extend", metavar=quantization.METAVAR, help=quantization.HELP)
+    parser.add_argument("--quantize", nargs="+", action="extend", metavar=quantization.METAVAR, help=_QUANTIZE_HELP)
+    parser.add_argument(
+        "--initial",
+        type=float,
+        metavar="F",
+        help="root mean square of the weights that rows begin with, in learning rates: baselines on a grid take the "
+        "more the larger they are (default: 0.5, or 50 for tables with moments of Adam)",
+    )
     parser.add_argument("--intervals", type=int, default=12, metavar="N", help="how many checkpoints (default: 12)")
     parser.add_argument("--minutes", type=float, default=30, metavar="N", help="from one to the next (default: 30)")
     parser.add_argument("--keep", type=int, default=1, metavar="N", help="versions that stay readable (default: 1)")
@@ -104,16 +112,18 @@ def add(verbs: Verbs) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from cnrfmt.checkpointing.costs.estimates import recipes_for
     from cnrfmt.checkpointing.costs.planning import plan_checkpoints
     from cnrfmt.checkpointing.settings import MERGE_SHARE, MOST_SEGMENTS
 
     tables, dense = _tables(args)
     traffic = _traffic(args)
-    bits, why = _bits(args)
+    bits = _bits(args)
     quantize: Choices = quantization.choices_of(args.quantize)
     if args.encoding == "grid":
         quantize = _grid(args)
-    rates, measured = _rates(args, tables, bits, quantize)
+    recipes = recipes_for(tables, bits, quantize)
+    rates, measured = _rates(args, tables, recipes)
     policy = args.policy or ("consecutive" if args.encoding == "grid" else "intermittent")
     plan = plan_checkpoints(
         tables,
@@ -121,6 +131,7 @@ def _run(args: argparse.Namespace) -> int:
         policy=policy,
         bits=bits,
         quantize=quantize,
+        initial=args.initial,
         dense_bytes=dense if args.dense_bytes is None else args.dense_bytes,
         intervals=args.intervals,
         interval_seconds=60 * args.minutes,
@@ -129,7 +140,9 @@ def _run(args: argparse.Namespace) -> int:
         most_segments=MOST_SEGMENTS,
         rates=rates,
     )
-    assumed = _assumed(args, tables, traffic, why, quantize, rates, measured)
+    kept = f"{output.plural(args.keep, 'version')} kept readable, in a directory"
+    stored = f"{_stored_words(args, bits)}; {kept}"
+    assumed = plan_words.assumed(tables, traffic, stored, recipes, args.initial, rates, measured)
     if args.json:
         output.write_json(_facts(plan, rates, measured, assumed))
     else:
@@ -189,8 +202,8 @@ def _fraction(text: str) -> float:
         raise UsageError(f"--touched {text}: it takes a fraction, such as 0.26 or 26%") from None
 
 
-def _bits(args: argparse.Namespace) -> tuple[int, str]:
-    """The bits of the run, and what they come from."""
+def _bits(args: argparse.Namespace) -> int:
+    """The bits of the run; 32 where rows are raw."""
     from cnrfmt.checkpointing import bits
 
     given = [args.bits is not None, args.expected_restores is not None, args.failure_rate is not None]
@@ -202,12 +215,17 @@ def _bits(args: argparse.Namespace) -> tuple[int, str]:
         legal = {"2": 2, "3": 3, "4": 4, "8": 8, "raw": 32, "32": 32}
         if args.bits not in legal:
             raise UsageError(f"--bits {args.bits}: it takes 2, 3, 4, 8 or raw; --quantize takes more")
-        return legal[args.bits], ""
-    if not any(given):
-        return 32, ""
+        return legal[args.bits]
     expected = _expected(args)
-    assert expected is not None
-    return bits.bits_for(expected), f" for {expected:.3g} restores expected"
+    return 32 if expected is None else bits.bits_for(expected)
+
+
+def _stored_words(args: argparse.Namespace, bits: int) -> str:
+    """How rows are stored that no --quantize names."""
+    why = plan_words.restores_words(_expected(args))
+    if args.encoding == "grid":
+        return f"on a grid, in steps{why or ' for any number of restores'}"
+    return f"bits: {bits}{why}" if bits != 32 else "bits: raw, but for what --quantize names"
 
 
 def _expected(args: argparse.Namespace) -> float | None:
@@ -230,11 +248,10 @@ def _grid(args: argparse.Namespace) -> Grid:
 
 
 def _rates(
-    args: argparse.Namespace, tables: list[TableShape], bits: int, quantize: Any
+    args: argparse.Namespace, tables: list[TableShape], recipes: plan_words.Recipes
 ) -> tuple[Rates, tuple[str, ...]]:
     """The rates, and which of them were measured just now."""
     from cnrfmt.checkpointing.costs import rates
-    from cnrfmt.checkpointing.costs.estimates import recipes_for
 
     given: dict[str, float] = {}
     for word in args.rates:
@@ -248,43 +265,10 @@ def _rates(
     measured = tuple(key for key in _RATES if key not in given)
     if not measured:
         return rates.Rates(**given), measured
-    recipes = recipes_for(tables, bits, quantize)
     table = rates.largest(tables)
     folder = args.folder or (Path(args.path).absolute().parent if args.path else Path.cwd())
     found = rates.measure_rates(folder, table, recipes[table.schema.name, "weight"], threads=args.threads)
     return rates.Rates(**{**vars(found), **given}), measured
-
-
-def _assumed(
-    args: argparse.Namespace,
-    tables: list[TableShape],
-    traffic: Traffic,
-    why: str,
-    quantize: Choices,
-    rates: Rates,
-    measured: Sequence[str],
-) -> list[str]:
-    from cnrfmt.checkpointing.costs import typical
-    from cnrfmt.checkpointing.costs.rates import is_small, largest
-
-    speeds = ", ".join(
-        f"{key} {value / 1e6:,.0f} MB/s ({'measured just now' if key in measured else 'given'})"
-        for key, value in vars(rates).items()
-    )
-    bits = f"bits: {_bits(args)[0]}{why}" if _bits(args)[0] != 32 else "bits: raw, but for what --quantize names"
-    if args.encoding == "grid":
-        bits = f"on a grid, in steps{why or ' for any number of restores'}"
-    return [
-        traffic.words(),
-        f"{bits}; {output.plural(args.keep, 'version')} kept readable, in a directory",
-        *dict.fromkeys(typical.words(grid.counted.coarseness / (grid.learning_rate or 1)) for grid in _grids(quantize)),
-        "changed rows lie scattered over their table, and keys over all of int64: row ids in order take less",
-        f"rates of all threads on this machine: {speeds}",
-        *([_SMALL] if {"encode", "gather"} & set(measured) and is_small(largest(tables)) else []),
-        "encode and gather: bytes in memory of rows that are encoded, one behind the other and from all over; a save "
-        "stalls training until its rows are encoded, and is durable when they are written, too",
-        "left out: rows that no encoding holds, reading and adding up what is merged, and what the file system adds",
-    ]
 
 
 def _grids(quantize: Choices) -> list[Grid]:

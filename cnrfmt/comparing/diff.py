@@ -49,7 +49,8 @@ def diff(
         `version_b` unless given.
     tables, columns
         Patterns (as in `fnmatch`) of the tables and columns to compare. With `tables`, the dense state and the
-        metadata aren't compared.
+        metadata aren't compared. The counts of a `CheckpointManager` (the column ``cnrfmt.checkpoints``) are compared
+        where a pattern matches them, and otherwise left out.
     worst
         How many of the rows with the greatest errors are listed of each column.
     threads

@@ -11,6 +11,7 @@ from cnrfmt import dtypes, parallel, sorted_ids
 from cnrfmt.arrays import Ids
 from cnrfmt.comparing.errors import Errors, Spread, changed_rows, comparable, row_errors
 from cnrfmt.comparing.report import ColumnComparison, SchemaDifference, TableComparison
+from cnrfmt.encodings.grid import CHECKPOINTS
 from cnrfmt.format.schema import ColumnSchema
 from cnrfmt.patterns import Patterns
 from cnrfmt.table import Table
@@ -66,7 +67,11 @@ class TablePair:
         """The columns that can be compared."""
         if self.a.keyed != self.b.keyed:
             return []
-        return [c.name for c in self.a.schema.columns if c.name in self.columns and self._fits(c)]
+        return [c.name for c in self.a.schema.columns if self._is_wanted(c.name) and self._fits(c)]
+
+    def _is_wanted(self, name: str) -> bool:
+        # What a manager counts for itself is no difference of the model, unless somebody asks for it.
+        return name in self.columns and (name != CHECKPOINTS or self.columns.are_given)
 
     def _fits(self, column: ColumnSchema) -> bool:
         other = self.b.schema.column(column.name)
@@ -145,11 +150,11 @@ class TablePair:
         if a.dim != b.dim:
             yield SchemaDifference("dim", None, a.dim, b.dim)
         for column in a.columns:
-            if column.name in self.columns and (other := b.column(column.name)) is not None:
+            if self._is_wanted(column.name) and (other := b.column(column.name)) is not None:
                 yield from _column_schema(column, other, a.dim, b.dim)
         for name in dict.fromkeys(c.name for t in (a, b) for c in t.columns):
             here, there = a.column(name), b.column(name)
-            if name in self.columns and (here is None or there is None):
+            if self._is_wanted(name) and (here is None or there is None):
                 found = (None if column is None else column.dtype for column in (here, there))
                 yield SchemaDifference("column", name, *found)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import MAX_FLOOR, MIN_FLOOR
+from cnrfmt.format.schema import WEIGHT
 
 Payload = Literal["fixed", "packed", "rans"]
 LogCodes = Literal["log12", "log16"]
@@ -118,12 +119,17 @@ class Grid:
                 raise UsageError(f"Grid: {name} is one of {', '.join(map(repr, legal))}; found {value!r}")
         if self.by is not None and (not isinstance(self.by, str) or not self.by):
             raise UsageError(f"Grid: by is the name of a column, 'auto' or None, found {self.by!r}")
-        if self.step is not None:
-            if (self.learning_rate, self.restores, self.c) != (None, None, None):
-                raise UsageError("Grid: step says all that learning_rate, restores and c would; give it, or those")
-        elif self.learning_rate is None or (self.restores is None) == (self.c is None):
+        if self.by == WEIGHT:
             raise UsageError(
-                "Grid: give learning_rate with restores (how many are expected in the run) or with c, or give step"
+                "Grid: by names a column beside the rows that tells how often each was trained, such as an "
+                f"accumulator; found {WEIGHT!r}, the rows themselves: give by='auto' (the default), another column, "
+                "or None for equal steps"
+            )
+        given = [name for name in ("learning_rate", "restores", "c", "step") if getattr(self, name) is not None]
+        if given not in _SIZES:
+            raise UsageError(
+                "Grid: give learning_rate with restores (how many are expected in the run), or learning_rate with c, "
+                f"or step alone; {_found(given)}"
             )
         floor_of(self.size, is_finer=False, place="Grid")
 
@@ -154,6 +160,30 @@ class Grid:
     def coarseness(self) -> float:
         """What steps of rows in many checkpoints are in proportion to."""
         return self.size * (self.reference if self.by == CHECKPOINTS else 1.0)
+
+
+_SIZES = (["learning_rate", "restores"], ["learning_rate", "c"], ["step"])
+"""What says how long steps are."""
+
+
+def _listed(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _found(given: list[str]) -> str:
+    """What was given that doesn't go together, and what to do."""
+    if not given:
+        return "found none of them"
+    others = [name for name in given if name != "step"]
+    if len(others) < len(given):
+        return f"found {_listed(given)}: leave out {_listed(others)}, or step"
+    todo = [] if "learning_rate" in given else ["add learning_rate"]
+    if "restores" in given and "c" in given:
+        todo.append("leave out restores or c")
+    elif given == ["learning_rate"]:
+        todo.append("add restores or c")
+    return f"found {_listed(given)}: {' and '.join(todo)}"
 
 
 def floor_of(size: float, *, is_finer: bool, place: str) -> int:

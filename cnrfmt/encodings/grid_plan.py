@@ -62,6 +62,11 @@ class GridPlan:
     logs: tuple[tuple[str, LogLayout], ...]
     firsts: tuple[str, ...] = ()
 
+    @property
+    def has_moments(self) -> bool:
+        """Whether any moments of gradients are in codes."""
+        return bool(self.firsts) or any(layout.bits == moments.SECOND.bits for _, layout in self.logs)
+
     def recipe(self, column: ColumnSchema, width: int, source: moments.Source) -> Recipe | None:
         """How rows of a column that come from here are stored by themselves, or likewise by differences.
 
@@ -100,9 +105,9 @@ class GridPlan:
         return found
 
 
-def coarseness_of(plan: GridPlan) -> float:
+def coarseness_of(step: Step) -> float:
     """As `Grid.coarseness`."""
-    return plan.step.size * ((plan.step.reference or 1.0) if is_counted(plan) else 1.0)
+    return step.size * ((step.reference or 1.0) if step.column == CHECKPOINTS else 1.0)
 
 
 def is_counted(grid: object) -> bool:
@@ -222,8 +227,13 @@ def activity_column(by: str | None, summaries: Sequence[GridSummary]) -> str | N
     if by == "auto":
         return next((name for name in ACTIVITIES if name in found), None)
     if by not in (None, CHECKPOINTS) and by not in found:
-        columns = ", ".join(dict.fromkeys(name for one in summaries for name in one.columns)) or "none"
-        raise UsageError(f"table {summaries[0].table!r}: by={by!r} is no column of numbers; there are {columns}")
+        columns = list(dict.fromkeys(name for one in summaries for name in one.columns))
+        wrong = "names a column that doesn't hold numbers" if by in columns else "names no column of it"
+        there = ", ".join(columns) or "none"
+        raise UsageError(
+            f"table {summaries[0].table!r}: by={by!r} {wrong}; beside weight it has {there}: give the name of one that "
+            "tells how active a row is, or by='auto', or by=None for equal steps"
+        )
     return by
 
 

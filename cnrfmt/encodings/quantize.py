@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
@@ -246,6 +248,19 @@ Choice = Quantize | Grid | GridPlan
 """How a table is stored that isn't raw; a `GridPlan` goes on as a baseline began."""
 Choices = Choice | Mapping[Any, Choice | None] | None
 """One choice for all, None for raw, or a dict of patterns, of table names or of pairs of table and column."""
+
+
+@contextmanager
+def said_of(argument: str) -> Iterator[None]:
+    """What is found wrong with choices within, as ``quantize``, is said of the argument that a caller gave them as."""
+    try:
+        yield
+    except UsageError as error:
+        # Names of tables stand in quotes.
+        text = re.sub(r"^quantize(?=[: ])|(?<= )quantize(?==)", argument, str(error))
+        if text == str(error):
+            raise
+        raise UsageError(text) from error
 
 
 def check_patterns(quantize: Any, columns: Mapping[str, Iterable[str]]) -> None:

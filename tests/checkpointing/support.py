@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,18 @@ from cnrfmt.arrays import Array, Ids
 from cnrfmt.checkpointing.manager import CheckpointManager
 from cnrfmt.encodings.checks import Flags
 from cnrfmt.errors import StorageError
+from cnrfmt.run_record import CheckpointRecord
 from cnrfmt.stored_integers import Stored
 from tests.storage.support import QuickFs
+
+
+def needed_by(checkpoints: Sequence[CheckpointRecord], number: int) -> list[int]:
+    """The versions that a restore reads of one of these checkpoints, ascending, as plainly as it can be said."""
+    kinds = [c.kind for c in checkpoints[: number + 1]]
+    last = max(n for n, kind in enumerate(kinds) if kind == "baseline")
+    below = {"baseline": [], "since-baseline": [checkpoints[last].version]}
+    before = below[kinds[number]] if kinds[number] in below else needed_by(checkpoints, number - 1)
+    return [*before, checkpoints[number].version]
 
 
 class Trainer:

@@ -15,10 +15,10 @@ from cnrfmt.checkpointing.costs.cost_history import RESTATED, averages, cost_his
 from cnrfmt.checkpointing.keeping.collect import collect
 from cnrfmt.checkpointing.keeping.retention import Keep
 from cnrfmt.checkpointing.manager import CheckpointManager
-from cnrfmt.checkpointing.policies import costs_of, needed_by
 from cnrfmt.demo.orders import Dataset, load_orders
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.run_record import CheckpointRecord, record_of
+from tests.checkpointing.support import needed_by
 
 CHECKPOINTS = 14
 
@@ -101,8 +101,10 @@ def test_it_tells_what_was_on_the_disk(tmp_path: Path, policy: str, options: dic
         assert "merge" in {c.kind for c in costs}
     else:
         since = known.since_baseline()
-        assert [told[c.version].needs for c in since] == [needed_by(since, c.version) for c in since]
-        assert [told[c.version].read for c in since] == list(costs_of(since).read)
+        needs = [needed_by(since, n) for n in range(len(since))]
+        nbytes = {c.version: c.nbytes for c in since}
+        assert [told[c.version].needs for c in since] == [tuple(versions) for versions in needs]
+        assert [told[c.version].read for c in since] == [sum(nbytes[v] for v in versions) for versions in needs]
 
 
 def test_without_a_record_the_manifests_tell_kinds_and_bytes(tmp_path: Path) -> None:

@@ -62,15 +62,22 @@ NO_COLUMN = "no column tells how far"
         ({}, 8, 8, "row-wise 8 bits: no learning rate was given"),
         ({"learning_rate": 0.01}, 8, 8, "row-wise 8 bits: how many restores are expected wasn't said"),
         ({"expected_restores": 3}, 3, 3, "row-wise 3 bits: no learning rate was given"),
-        (KNOWN, "grid", 3, "grid, steps of 0.015 (1.5 learning rates)"),
+        (KNOWN, "grid", 3, "grid, steps of 0.015625 (1.56 learning rates; 1.5 to the nearest power of 2)"),
         (KNOWN, "grid", 3, f"row-wise 3 bits: {NO_COLUMN}"),
-        ({"learning_rate": 0.01, "failure_rate": 0.5, "run_hours": 16}, "grid", 4, "grid, steps of 0.00625 (0.625"),
+        ({"learning_rate": 0.01, "failure_rate": 0.5, "run_hours": 16}, "grid", 4, "grid, steps of 0.0078125 (0.781"),
         ({"bits": 4}, 4, 4, "row-wise 4 bits: it was asked for"),
         ({"quantize": {"user": Quantize(2)}}, 2, 8, "row-wise 2 bits: it was asked for"),
         ({"encoding": "rowwise", "expected_restores": 20}, 4, 4, "row-wise 4 bits"),
         ({"encoding": "grid", **KNOWN}, "grid", "grid", "raw: weights aren't float32"),
-        ({"encoding": "grid", "learning_rate": 0.01}, "grid", "grid", "grid, steps of 0.003125 (0.312 learning rates)"),
+        ({"encoding": "grid", "learning_rate": 0.01}, "grid", "grid", "grid, steps of 0.00390625 (0.391 "),
         ({"encoding": Grid(step=0.25)}, "grid", "grid", "grid, steps of 0.25"),
+        ({"encoding": Grid(step=0.3)}, "grid", "grid", "grid, steps of 0.25 (0.3 to the nearest power of 2)"),
+        (
+            {"encoding": Grid(learning_rate=0.5, c=1, moments="raw")},
+            "grid",
+            "grid",
+            "grid, steps of 0.5 (1 learning rate), moments raw",
+        ),
         ({"encoding": {"user": Grid(step=0.25)}}, "grid", 8, "row-wise 8 bits: no learning rate was given"),
         ({"encoding": {"i*": Quantize(2)}, **KNOWN}, "grid", 2, "row-wise 2 bits"),
         ({"encoding": {"user": None}, **KNOWN}, "raw", 3, "raw"),
@@ -113,6 +120,28 @@ def test_each_table_has_the_encoding_that_was_asked_for(
 def test_what_does_not_go_together_is_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         CheckpointManager(tmp_path / "run", **options)
+
+
+def test_what_is_wrong_with_patterns_is_said_of_the_argument_that_has_them(tmp_path: Path) -> None:
+    for number, (options, says) in enumerate(
+        (
+            ({"encoding": {"usr*": Grid(step=0.25)}}, r"^encoding: no table is named 'usr\*'; the tables are user,"),
+            ({"quantize": {"usr*": Quantize(8)}}, r"^quantize: no table is named 'usr\*'; the tables are user, item"),
+            ({"encoding": {("user", "acumulator"): None}}, "^encoding: no column of 'user' is named 'acumulator'"),
+            ({"encoding": {("user", "weight"): Grid(step=0.25)}}, "^encoding: a Grid is for a table, not for the col"),
+            ({"encoding": {"half": Quantize(8)}}, r"^table 'half', .* leave it raw: encoding=\{name: None"),
+            ({"encoding": {3: None}}, "^encoding: patterns are strings, or pairs"),
+        )
+    ):
+        with pytest.raises(UsageError, match=says):
+            saved(tmp_path / str(number), **options)
+    # As a delta says it, too.
+    with CheckpointManager(tmp_path / "run", fs=QuickFs()) as m:
+        m.save(0, tables()).wait()
+    with CheckpointManager(tmp_path / "run", encoding={"usr": None}, fs=QuickFs()) as m:
+        m.restore()
+        with pytest.raises(UsageError, match=r"^encoding: no table is named 'usr'"):
+            m.save(1, tables(), kind="delta")
 
 
 def test_policies_and_merging_follow_from_the_encoding(tmp_path: Path) -> None:
@@ -168,7 +197,7 @@ def test_more_restores_than_expected_make_steps_finer(tmp_path: Path, encoding: 
             m.wait()
             plan = m._run.bases._own.plan("user")  # type: ignore[union-attr]
             assert plan is not None
-            sizes.append(coarseness_of(plan))
+            sizes.append(coarseness_of(plan.step))
             kinds.append(m._run.lineage.checkpoints[-1].kind)
     assert sizes == pytest.approx([0.03] * 4 + [0.0125] * 2)
     assert kinds == ["baseline", "delta", "delta", "delta", "baseline", "delta"]
@@ -180,7 +209,7 @@ def test_info_says_which_encoding_and_why(tmp_path: Path) -> None:
     out = io.StringIO()
     with redirect_stdout(out):
         assert main(["info", str(tmp_path / "run")]) == 0
-    assert "grid, steps of 0.015 (1.5 learning rates) (user)" in out.getvalue()
+    assert "grid, steps of 0.015625 (1.56 learning rates; 1.5 to the nearest power of 2) (user)" in out.getvalue()
     assert "row-wise 3 bits: no column tells how far" in out.getvalue()
     out = io.StringIO()
     with redirect_stdout(out):

@@ -24,6 +24,7 @@ from cnrfmt.checkpointing.policies import NAMED, History
 from cnrfmt.encodings import row_ids
 from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import LogLayout
+from cnrfmt.format.scheme import Step
 from cnrfmt.kernels._jit import INTERPRETED
 from cnrfmt.sizes import commit_sizes
 from tests.storage.support import QuickFs
@@ -122,16 +123,17 @@ def test_many_small_tables_and_codebooks(tmp_path: Path) -> None:
 
 def test_a_grid_takes_what_is_typical() -> None:
     planned = plan(quantize=Grid(learning_rate=0.01, restores=3), policy="consecutive", intervals=2)
-    other_rate = plan(quantize=Grid(learning_rate=7.0, c=3), policy="consecutive", intervals=2)
+    other_rate = plan(quantize=Grid(learning_rate=7.0, restores=2), policy="consecutive", intervals=2)
     assert planned == other_rate
     baseline, delta = (c.sizes for c in planned.checkpoints)
     counts = [table.count for table in SHAPES], [round(t.count * Traffic(0.26).fraction(t.count, 1)) for t in SHAPES]
-    for sizes, (user, item, visitor, word), code, second in (
-        (baseline, counts[0], 12, 6.0),
-        (delta, counts[1], 8, 2.7),
+    # The rows of items are Adam's, and begin with weights of 50 learning rates in steps of 1.5.
+    begun = math.log2(50 / 1.5) + 2.05
+    for sizes, (user, item, visitor, word), of_adam, code, second in (
+        (baseline, counts[0], begun, 12, 6.0),
+        (delta, counts[1], 4.05, 8, 2.7),
     ):
-        values = 64 * user + 48 * item + 20 * visitor
-        bits = 1.65 * values + 4.2 * (user + item + visitor)
+        bits = 1.65 * (64 * user + 20 * visitor) + of_adam * 48 * item + 4.2 * (user + item + visitor)
         # What isn't float32 is raw.
         assert sizes["weights"] == pytest.approx(bits / 8 + 64 * word, abs=4)
         moments = item * (48 * (3.1 + second) + 2 * 4.2)
@@ -147,14 +149,24 @@ def test_finer_steps_take_more_bits() -> None:
     found = [typical.value_bits(c) for c in np.geomspace(0.01, 100, 200)]
     assert all(a >= b > 0 for a, b in pairwise(found))
     assert typical.value_bits(0.125) == pytest.approx(3.6 + 2)
-    assert "1.65 bits per value in steps of 3 learning rates over the checkpoints" in typical.words(3)
+    # Adam moves rows further, and 3 restores expected go with steps of 1.5 learning rates at most.
+    assert all(typical.value_bits(c, adam=True) > typical.value_bits(c) + 1 for c in np.geomspace(0.01, 100, 200))
+    step = Step(1.5, 2.0, "cnrfmt.checkpoints")
+    of = {name: typical.Weights.of(step, ["weight", name], None) for name in ("accumulator", "exp_avg")}
+    assert {name: (w.coarseness, w.delta_bits) for name, w in of.items()} == {
+        "accumulator": (3.0, 1.65),
+        "exp_avg": (3.0, 4.05),
+    }
+    assert of["accumulator"].baseline_bits == 1.65
+    begun = [typical.Weights.of(step, [], initial).baseline_bits for initial in (0, 1.5, 3, 6)]
+    assert begun == pytest.approx([1.65, 2.05, 3.05, 4.05])
 
 
 @pytest.mark.parametrize(("bits", "delta"), [(12, 8), (16, 12)])
 def test_each_logarithmic_code_takes_as_much(bits: int, delta: int) -> None:
     layout = LogLayout(bits, 1, 0, "absolute", "rans", 1024)
-    assert typical.section_bytes(layout, 0.0, 10, 1, is_delta=False) == math.ceil(10 * bits / 8)
-    assert typical.section_bytes(layout, 0.0, 10, 1, is_delta=True) == 10 * delta // 8
+    assert typical.section_bytes(layout, None, 10, 1, is_delta=False) == math.ceil(10 * bits / 8)
+    assert typical.section_bytes(layout, None, 10, 1, is_delta=True) == 10 * delta // 8
 
 
 @pytest.mark.parametrize("c", [3, 1])
@@ -188,7 +200,49 @@ def test_a_trainer_with_adagrad_takes_about_that(tmp_path: Path, c: float) -> No
     assert written[0]["weights"] < planned.checkpoints[0].sizes["weights"] * (2 if SCALE > 1 else 3)
 
 
+def test_a_young_run_with_adam_takes_about_that(tmp_path: Path) -> None:
+    """Weights begin many learning rates large, and each step moves a row by about one, late as early."""
+    rng, rows, rate, begun = np.random.default_rng(0), 800 * SCALE, 0.001, 0.05
+    weight = rng.normal(0, begun, (rows, 64)).astype(np.float32)
+    target = (rng.normal(size=(rows, 4)) @ rng.normal(0, 0.1, (4, 64))).astype(np.float32)
+    moments = {name: np.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+    tables = {"t": TableData(weight, columns=moments)}
+    chance = np.arange(1, rows + 1) ** -1.05
+    written, touched = [], []
+    with CheckpointManager(
+        tmp_path / "run", encoding="grid", learning_rate=rate, expected_restores=3, merge_share=None, fs=QuickFs()
+    ) as manager:
+        for batches in (0, 20, 20, 20):
+            marked = []
+            for _ in range(batches):
+                ids = np.unique(rng.choice(rows, rows // 20, p=chance / chance.sum()))
+                gradient = weight[ids] - target[ids] + rng.normal(0, 0.2, (len(ids), 64)).astype(np.float32)
+                moments["exp_avg"][ids] += 0.1 * (gradient - moments["exp_avg"][ids])
+                moments["exp_avg_sq"][ids] += 0.001 * (gradient**2 - moments["exp_avg_sq"][ids])
+                # As after many steps: without the correction of how moments begin.
+                weight[ids] -= rate * moments["exp_avg"][ids] / (np.sqrt(moments["exp_avg_sq"][ids]) + 1e-8)
+                manager.track("t", ids)
+                marked.append(ids)
+            manager.save(0, tables).wait()
+            written.append(commit_sizes(tmp_path / "run"))
+            touched.append(len(np.unique(np.concatenate(marked))) if marked else rows)
+    shape = table_shape("t", rows, 64, columns={"exp_avg": False, "exp_avg_sq": False})
+    grid = Grid(learning_rate=rate, restores=3)
+    words: dict[str, Any] = {"quantize": grid, "policy": "consecutive", "intervals": 2}
+    planned = [plan([shape], touched=count / rows, initial=begun / rate, **words).checkpoints for count in touched[1:]]
+    assert written[0]["weights"] == pytest.approx(planned[0][0].sizes["weights"], rel=0.15 if SCALE > 1 else 0.4)
+    for real, (_, delta) in zip(written[1:], planned, strict=True):
+        assert real["weights"] == pytest.approx(delta.sizes["weights"], rel=0.4 if SCALE > 1 else 0.8)
+    # Where nobody says how large weights begin, they are taken to be 50 learning rates.
+    assert plan([shape], **words).checkpoints[0] == planned[0][0]
+    small = plan([shape], initial=0.0, **words).checkpoints[0]
+    assert small.sizes["weights"] < 0.6 * planned[0][0].sizes["weights"]
+
+
 def test_grids_of_which_nothing_is_known_are_refused() -> None:
+    for wrong in (-1.0, math.nan, math.inf):
+        with pytest.raises(UsageError, match="initial is a number of learning rates"):
+            plan(initial=wrong)
     with pytest.raises(UsageError, match="give the Grid learning_rate"):
         plan(quantize=Grid(step=0.1))
     with pytest.raises(UsageError, match="give the Grid learning_rate"):

@@ -14,19 +14,20 @@ from hypothesis import strategies as st
 from cnrfmt.checkpointing.policies import (
     NAMED,
     Consecutive,
+    Costs,
     Decision,
     Full,
     History,
     Intermittent,
     OneShot,
     Policy,
-    costs_of,
-    needed_by,
+    costs_by_needs,
     policy_for,
 )
 from cnrfmt.errors import UsageError
 from cnrfmt.format import limits
 from cnrfmt.run_record import CheckpointRecord
+from tests.checkpointing.support import needed_by
 
 
 def checkpoint(version: int, kind: str, nbytes: int, rows: int | None = None, **more: Any) -> CheckpointRecord:
@@ -54,6 +55,12 @@ def run(policy: Policy, full: int, increments: Sequence[Any]) -> list[Checkpoint
         chain = {"baseline": 1, "delta": records[-1].chain + 1 if records else 0, "since-baseline": 2}[decision]
         records.append(checkpoint(version, decision, 10 * rows, rows, chain=chain))
     return records
+
+
+def costs_of(records: Sequence[CheckpointRecord], keep: int = 1) -> Costs:
+    """What checkpoints cost whose versions are numbered from 0 on."""
+    needs = [{v: records[v].nbytes for v in needed_by(records, n)} for n in range(len(records))]
+    return costs_by_needs([record.nbytes for record in records], needs, keep)
 
 
 def kinds(records: Sequence[CheckpointRecord]) -> str:
@@ -276,23 +283,14 @@ def test_the_papers_order_of_costs(trace: list[Any]) -> None:
 def test_what_each_kind_needs(trace: list[Any]) -> None:
     few = trace[:9]
     for name, expected in {
-        "full": lambda v: (v,),
-        "one-shot": lambda v: (0, v) if v else (0,),
-        "consecutive": lambda v: tuple(range(v + 1)),
-        "intermittent": lambda v: {0: (0,), 8: (8,), 9: (8, 9)}.get(v, (0, v)),
+        "full": lambda v: [v],
+        "one-shot": lambda v: [0, v] if v else [0],
+        "consecutive": lambda v: list(range(v + 1)),
+        "intermittent": lambda v: {0: [0], 8: [8], 9: [8, 9]}.get(v, [0, v]),
     }.items():
         records = run(NAMED[name], 160_000, few)
         assert [needed_by(records, v) for v in range(10)] == [expected(v) for v in range(10)]
         assert [c.chain for c in records] == [len(needed_by(records, c.version)) for c in records]
-
-
-def test_kinds_may_be_mixed() -> None:
-    records = [checkpoint(n + 3, kind, 1) for n, kind in enumerate(["baseline", "delta", "since-baseline", "delta"])]
-    assert needed_by(records, 4) == (3, 4)
-    assert needed_by(records, 5) == (3, 5)
-    assert needed_by(records, 6) == (3, 5, 6)
-    with pytest.raises(UsageError, match="version 7 isn't among the 4 checkpoints"):
-        needed_by(records, 7)
 
 
 @given(st.lists(st.tuples(st.sampled_from(get_args(Decision)), st.integers(0, 99)), max_size=12), st.integers(1, 4))
@@ -303,12 +301,12 @@ def test_costs_are_what_a_plain_count_says(later: list[tuple[str, int]], keep: i
     for n, record in enumerate(records):
         needs: set[int] = set()
         for version in range(max(0, n - keep + 1), n + 1):
-            needs |= set(plainly_needed(records, version))
+            needs |= set(needed_by(records, version))
         held = sum(records[version].nbytes for version in needs)
         assert costs.written[n] == record.nbytes
         assert costs.held[n] == held
         assert costs.meanwhile[n] == held_before + record.nbytes
-        assert costs.read[n] == sum(records[v].nbytes for v in plainly_needed(records, n))
+        assert costs.read[n] == sum(records[v].nbytes for v in needed_by(records, n))
         held_before = held
     assert costs.peak_held == max(costs.held)
     assert costs.peak == max(costs.meanwhile)
@@ -316,14 +314,6 @@ def test_costs_are_what_a_plain_count_says(later: list[tuple[str, int]], keep: i
     assert costs.average_held == pytest.approx(np.mean(costs.held))
 
 
-def plainly_needed(records: Sequence[CheckpointRecord], version: int) -> list[int]:
-    if records[version].kind == "baseline":
-        return [version]
-    if records[version].kind == "delta":
-        return [*plainly_needed(records, version - 1), version]
-    return [max(n for n in range(version) if records[n].kind == "baseline"), version]
-
-
 def test_no_checkpoints_cost_nothing() -> None:
-    costs = costs_of([])
+    costs = costs_by_needs([], [])
     assert (costs.average_written, costs.average_held, costs.peak_held, costs.peak) == (0, 0, 0, 0)

@@ -108,14 +108,14 @@ def test_grids_have_words(word: str) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("grid", "give learning_rate with restores"),
+        ("grid", "or step alone; found none of them"),
         ("grid:step=1:step=2", "step twice"),
         ("grid:step=small", "step is a number, found 'small'"),
         ("grid:step", "'step' is no KEY=VALUE of a grid; keys: learning_rate, "),
         ("grid:step=1:column=m", "'column=m' is no KEY=VALUE of a grid"),
         ("grid:step=1:payload=zip", "payload is one of 'fixed', 'packed', 'rans'; found 'zip'"),
         ("grid:step=nan", "step must be a number above 0"),
-        ("t=grid:step=1:c=2", "step says all that"),
+        ("t=grid:step=1:c=2", "found c and step: leave out c, or step"),
     ],
 )
 def test_wrong_words_of_grids(word: str, message: str, model: Path, tmp_path: Path, cnr: Command) -> None:
@@ -138,7 +138,7 @@ def test_rows_are_put_on_a_grid_and_off_it(tmp_path: Path, cnr: Command) -> None
     assert 0 < np.abs(found - values).max() <= 0.0625 * 2
     lines = [" ".join(line.split()) for line in cnr("info", tmp_path / "b.cnr").out.splitlines()]
     # The median of the rows that are above the least of all.
-    words = "t.weight grid of 2^-7, rans (step 0.1, by accumulator around 1.52) 30 0 "
+    words = "t.weight grid of 2^-7, rans (step 2^-3 = 0.125 nearest to 0.1, finer by accumulator above 1.52) 30 0 "
     assert any(line.startswith(words) for line in lines), lines
     for verb, options in (("quantize", ["--dry-run", "--quantize"]), ("compact", [tmp_path / "d.cnr", "--encoding"])):
         refused = cnr(verb, tmp_path / "b.cnr", *options, "grid:step=1")

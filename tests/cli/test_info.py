@@ -10,11 +10,12 @@ import pytest
 
 import cnrfmt
 from cnrfmt.checkpointing.manager import CheckpointManager
-from cnrfmt.checkpointing.policies import needed_by
 from cnrfmt.commits import attempt
+from cnrfmt.format.encoding import GridLayout
 from cnrfmt.plan import plan_baseline
 from cnrfmt.run_record import CheckpointRecord, RunRecord, metadata_with, record_of
 from tests.checkpointing.ranks import as_ranks
+from tests.checkpointing.support import needed_by
 from tests.cli.runs import train
 from tests.cli.support import Command, damage
 
@@ -49,7 +50,8 @@ def test_info_says_what_quantisation_did(original: Path, cnr: Command) -> None:
     mean = (298 * weights[0].mean + 98 * weights[1].mean) / 396
     worst = max(e.worst for e in weights)
     lines = [" ".join(line.split()) for line in section]
-    assert lines[1] == f"word.weight asymmetric 8-bit tail 398 2 9.00 {mean:.4g} {worst:.4g}"
+    # Two rows of 64 floats are exact: 2 x 32 bits over 398 rows more than the 9 of all of them.
+    assert lines[1] == f"word.weight asymmetric 8-bit tail 398 2 9.16 {mean:.4g} {worst:.4g}"
     assert lines[2].startswith("word.accumulator log 12-bit 300 0 ")
     facts = cnr("info", original, "--json").json
     (group,) = facts["tables"][0]["columns"][0]["stored"]
@@ -96,6 +98,19 @@ def test_parts_that_are_stored_alike_are_taken_together(tmp_path: Path, cnr: Com
     assert any(line.startswith(words) for line in lines)
     assert any(line.startswith("t.weight lsq 4-bit tail (3 starts) 1 0 ") for line in lines)
     assert "quantised columns" not in cnr("info", tmp_path / "a").out.split("\nversions\n")[1]
+
+
+@pytest.mark.parametrize("quantize", [cnrfmt.Quantize(2), cnrfmt.Grid(step=0.5)])
+def test_bits_count_what_exact_rows_take(tmp_path: Path, cnr: Command, quantize: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
+    rows[::2, 3] = np.nan
+    cnrfmt.save(tmp_path / "a", {"t": rows}, quantize=quantize)
+    facts = cnr("info", tmp_path / "a", "--json").json
+    (group,) = facts["tables"][0]["columns"][0]["stored"]
+    assert (group["rows"], group["exact_rows"]) == (400, 200)
+    sizes = facts["sizes"]["chain"]
+    assert group["bits_per_value"] == 8 * (sizes["weights"] + sizes["exceptions"]) / rows.size > 16
+    assert "BITS that a value of all ROWS takes" in cnr("info", tmp_path / "a").out
 
 
 def test_info_has_no_errors_where_all_is_raw(tmp_path: Path, cnr: Command) -> None:
@@ -222,7 +237,7 @@ def test_info_tells_of_a_run(tmp_path: Path, words: np.ndarray[Any, Any], cnr: C
         assert told["tags"] == (["prod"] if known.version == 2 else [])
     since = record.since_baseline()
     needs = {told["version"]: told["needs"] for told in run["checkpoints"]}
-    assert [needs[c.version] for c in since] == [list(needed_by(since, c.version)) for c in since]
+    assert [needs[c.version] for c in since] == [needed_by(since, n) for n in range(len(since))]
     section = cnr("info", path).out.split("\nrun\n")[1].split("\n\n")[0]
     lines = [" ".join(line.split()) for line in section.splitlines()]
     assert lines[:5] == [
@@ -282,6 +297,55 @@ def test_rows_whose_elements_ranks_divide_are_counted_once(tmp_path: Path, cnr: 
     found = [(group["rows"], group["exact_rows"]) for group in weight if group["scheme"] is not None]
     # Row 7 is exact in both checkpoints, and the ranks differ in the rows that they write.
     assert found == ([(300, 1)] if merged else [(301, 2), (30, 0)])
+
+
+def grid_run(path: Path, grid: cnrfmt.Grid, **columns: Any) -> None:
+    """A checkpoint of a table on a grid that has these columns."""
+    weight = np.random.default_rng(3).normal(0, 0.1, (30, 4)).astype(np.float32)
+    with CheckpointManager(path, encoding=grid, flush_on_sigterm=False) as manager:
+        manager.save(0, {"t": cnrfmt.TableData(weight, columns=columns)}).wait()
+
+
+def test_info_says_why_moments_are_raw(tmp_path: Path, cnr: Command) -> None:
+    ones, column = np.ones((30, 4), np.float32), {"count": np.arange(30, dtype=np.float32)}
+    odd = {"exp_avg_sq": -ones, "exp_avg": ones, "other": ones, "momentum": ones.astype(np.float16), **column}
+    grid_run(tmp_path / "a", cnrfmt.Grid(step=0.25), **odd)
+    grid_run(tmp_path / "b", cnrfmt.Grid(step=0.25, moments="raw"), exp_avg=ones)
+    found = {c["name"]: c["raw_because"] for c in cnr("info", tmp_path / "a", "--json").json["tables"][0]["columns"]}
+    assert {name: why for name, why in found.items() if why is not None} == {
+        "exp_avg_sq": "negative values at its baseline, or moments='raw'",
+        "other": "its name is no known moment's",
+        "momentum": "not float32",
+    }
+    lines = [" ".join(line.split()) for line in cnr("info", tmp_path / "a").out.splitlines()]
+    assert "other float32 raw float32: its name is no known moment's" in lines
+    lines = [" ".join(line.split()) for line in cnr("info", tmp_path / "b").out.splitlines()]
+    assert "exp_avg float32 raw float32: moments='raw'" in lines
+    assert "encoding grid, steps of 0.25, moments raw" in lines
+    # Beside rows that aren't on a grid nobody expects codes.
+    cnrfmt.save(tmp_path / "c", {"t": cnrfmt.TableData(ones, columns={"exp_avg": ones})}, quantize=cnrfmt.Quantize(8))
+    assert not any(c["raw_because"] for c in cnr("info", tmp_path / "c", "--json").json["tables"][0]["columns"])
+
+
+def test_info_shows_steps_as_they_are_stored(tmp_path: Path, cnr: Command) -> None:
+    for number, (grid, says) in enumerate(
+        (
+            (cnrfmt.Grid(step=0.015, by=None), "(step 2^-6 = 0.015625 nearest to 0.015)"),
+            (cnrfmt.Grid(step=0.25, by=None), "(step 2^-2 = 0.25)"),
+            (
+                cnrfmt.Grid(learning_rate=0.01, restores=3),
+                "(step 2^-6 = 0.015625 nearest to 0.015, finer by cnrfmt.checkpoints above 2)",
+            ),
+        )
+    ):
+        grid_run(tmp_path / str(number), grid)
+        found = cnr("info", tmp_path / str(number))
+        assert says in " ".join(found.out.split())
+        with cnrfmt.open(tmp_path / str(number)) as ck:
+            layout = ck["t"].encoding
+        assert isinstance(layout, GridLayout)
+        # Rows of one checkpoint have the longest steps.
+        assert layout.floor + (4 if "finer" in says else 0) == int(says.split("2^")[1].split()[0])
 
 
 def test_info_says_nothing_of_a_run_where_none_was(original: Path, cnr: Command) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import cnrfmt
 from cnrfmt.checkpointing.costs import rates
+from cnrfmt.cli import main
 from cnrfmt.sizes import commit_sizes
 from tests.cli.support import Command
 
@@ -95,7 +96,10 @@ def test_a_grid_says_what_is_typical(cnr: Command) -> None:
     assert lines[0] == "consecutive, 12 checkpoints"
     assert "on a grid, in steps for 3 restores expected; 1 version kept readable, in a directory" in lines
     text = " ".join(lines)
-    assert "typical of trainers with Adagrad, and a third more or less for others: 1.65 bits per value" in text
+    assert (
+        "typical of trainers with Adagrad, and a third more or less for others; 1.65 bits per value in steps of 3 "
+        "learning rates over the checkpoints that a row was in; all rows of a baseline taken for trained"
+    ) in text
     assert "bits: " not in text
     # 64 values of 1.65 bits and 4.2 a row.
     first = cnr(*words, "--encoding", "grid", "--expected-restores", 3, "--json", *GIVEN).json["checkpoints"][0]
@@ -113,6 +117,70 @@ def test_a_grid_says_what_is_typical(cnr: Command) -> None:
     some = cnr(*words, "--quantize", "user=grid:learning_rate=0.1:c=2", "8", "--json", *GIVEN).json
     assert some["policy"] == "intermittent"
     assert "2 bits per value in steps of 2 learning rates" in some["assumed"][2]
+
+
+def assumed_of_a_grid(cnr: Command, *words: object) -> list[str]:
+    """What is assumed of each kind of table that is on a grid."""
+    found = cnr("plan", "--touched", 0.1, "--json", *words, *GIVEN)
+    assert (found.code, found.err) == (0, "")
+    return [line for line in found.json["assumed"] if line.startswith("typical")]
+
+
+def test_one_restore_is_not_several(cnr: Command) -> None:
+    for words in (["--encoding", "grid"], []):
+        for number, says in ((1, "for 1 restore expected;"), (0.5, "for 0.5 restores expected;")):
+            options = ["--table", "t:10x4", "--touched", 0.1, "--expected-restores", number, *words]
+            assert says in cnr("plan", *options, "--json", *GIVEN).json["assumed"][1]
+    assert "in steps of 1 learning rate over" in assumed_of_a_grid(
+        cnr, "--table", "t:10x4", "--quantize", "grid:learning_rate=1:c=1"
+    )[0]
+
+
+def test_a_plan_says_what_steps_go_by(cnr: Command) -> None:
+    grid, table = "grid:learning_rate=1:restores=3", ["--table", "t:1000x4:accumulator:hits"]
+    by = {word: assumed_of_a_grid(cnr, *table, "--quantize", word) for word in (grid, f"{grid}:by=hits")}
+    assert "steps of 3 learning rates over the checkpoints that a row was in;" in by[grid][0]
+    assert "steps of 2 learning rates for the median row by hits (measured" in by[f"{grid}:by=hits"][0]
+
+
+def test_a_plan_speaks_of_the_columns_that_there_are(cnr: Command) -> None:
+    adam = ["--table", "t:1000x4:exp_avg=dim:exp_avg_sq=dim:odd=dim"]
+    (codes,) = assumed_of_a_grid(cnr, *adam, "--encoding", "grid", "--expected-restores", 3)
+    assert "trainers with Adam, which moves rows as far late as early" in codes
+    assert "3.1 bits of a value of a first moment; 2.7 bits of a value of a second moment, 6 in a baseline" in codes
+    assert "odd as it is, since its name is no known moment's" in codes
+    assert "logarithmic" not in codes
+    (raw,) = assumed_of_a_grid(cnr, *adam, "--quantize", "grid:learning_rate=1:restores=3:moments=raw")
+    assert "exp_avg as it is, since moments='raw' was asked for" in raw
+    assert "of a first moment" not in raw
+    adagrad = ["--table", "t:1000x4:accumulator", "--quantize", "grid:learning_rate=1:c=3:one_valued=log16"]
+    (codes,) = assumed_of_a_grid(cnr, *adagrad)
+    assert "12 bits of a 16-bit logarithmic code, 16 in a baseline" in codes
+    assert "moment" not in codes
+
+
+def test_weights_begin_as_large_as_is_said(cnr: Command) -> None:
+    words = ["plan", "--table", "t:100000x64:exp_avg=dim:exp_avg_sq=dim", "--touched", "26%", "--encoding", "grid"]
+    sizes, says = {}, {}
+    for initial in (None, 1.5, 50, 100):
+        said = [] if initial is None else ["--initial", initial]
+        found = cnr(*words, "--expected-restores", 3, *said, "--json", *GIVEN).json
+        sizes[initial] = [c["bytes_by_part"]["weights"] for c in found["checkpoints"][:2]]
+        says[initial] = found["assumed"][2]
+    assert sizes[None] == sizes[50]
+    # A bit more for each of 64 values where weights are twice as large, in baselines alone.
+    assert sizes[100][0] - sizes[50][0] == 100000 * 64 // 8
+    assert len({delta for _, delta in sizes.values()}) == 1
+    assert "7.11 in a baseline if weights begin with a root mean square of 50 learning rates (--initial)" in says[None]
+    assert "all rows of a baseline taken for trained, if weights begin with a root mean square of 1.5" in says[1.5]
+
+
+def test_help_offers_grids_that_a_plan_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "grid:step=" not in text
+    assert "Or it is grid:learning_rate=X with :restores=N or :c=F" in text
 
 
 def test_merges_of_a_grid_are_counted(cnr: Command, monkeypatch: pytest.MonkeyPatch) -> None:

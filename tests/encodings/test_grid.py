@@ -90,6 +90,24 @@ def test_what_is_no_grid(wrong: dict[str, Any]) -> None:
         Grid(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("", "found none of them"),
+        ("learning_rate", "found learning_rate: add restores or c"),
+        ("restores", "found restores: add learning_rate"),
+        ("restores c", "found restores and c: add learning_rate and leave out restores or c"),
+        ("learning_rate restores c", "found learning_rate, restores and c: leave out restores or c"),
+        ("learning_rate step", "found learning_rate and step: leave out learning_rate, or step"),
+        ("restores c step", "found restores, c and step: leave out restores and c, or step"),
+        ("learning_rate restores c step", "leave out learning_rate, restores and c, or step"),
+    ],
+)
+def test_what_is_wrong_with_sizes_is_said_with_what_to_do(given: str, found: str) -> None:
+    with pytest.raises(UsageError, match=f"^Grid: give learning_rate with .* or step alone; .*{found}$"):
+        Grid(**dict.fromkeys(given.split(), 1))  # type: ignore[arg-type]
+
+
 @given(
     st.floats(1e-6, 1e3),
     st.floats(1e-6, 1e6),
@@ -147,9 +165,14 @@ def test_which_column_tells_of_activity() -> None:
     assert column(other, text) is None
     assert column(other, by="momentum") == "momentum"
     assert column(ACCUMULATOR, by=None) is None
-    for by in ("weights", "count", "weight"):
-        with pytest.raises(UsageError, match=f"by='{by}' is no column of numbers; there are accumulator, count"):
+    for by, wrong in (("weights", "names no column of it"), ("count", "names a column that doesn't hold numbers")):
+        says = f"table 'user': by='{by}' {wrong}; beside weight it has accumulator, count: give the name of one"
+        with pytest.raises(UsageError, match=says):
             column(ACCUMULATOR, text, by=by)
+    with pytest.raises(UsageError, match="beside weight it has none: give"):
+        column(by="count")
+    with pytest.raises(UsageError, match="found 'weight', the rows themselves: give by='auto'"):
+        Grid(step=1, by="weight")
     # Of several writers it is enough that one has it.
     assert activity_column("auto", [summary(SQUARES), summary(ACCUMULATOR, SQUARES)]) == "accumulator"
     assert activity_column("momentum", [summary(by="momentum"), summary(other, by="momentum")]) == "momentum"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
 from cnrfmt.checkpointing.compacting.merged_rows import Count
 from cnrfmt.encodings.grid import Grid
 from cnrfmt.encodings.grid_plan import GridPlan
-from cnrfmt.encodings.quantize import Choices, check_patterns, choice_for, speaks_of
+from cnrfmt.encodings.quantize import Choices, check_patterns, choice_for, said_of, speaks_of
 from cnrfmt.encodings.recipes import recipe_for
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
@@ -28,7 +27,7 @@ class Reencoding:
     """
 
     def __init__(self, ck: Checkpoint, encoding: Choices) -> None:
-        with _said_of_encoding():
+        with said_of("encoding"):
             check_patterns(encoding, {name: table.columns for name, table in ck.items()})
         choices = encoding.values() if isinstance(encoding, Mapping) else [encoding]
         if any(isinstance(choice, Grid | GridPlan) for choice in choices):
@@ -47,7 +46,7 @@ class Reencoding:
         return replace(write, schema=schema, columns=(*columns, *write.columns))
 
     def _means(self, schema: TableSchema, column: ColumnSchema) -> bool:
-        with _said_of_encoding():
+        with said_of("encoding"):
             if column.name == WEIGHT:
                 return speaks_of(self._encoding, schema.name, column)
             return choice_for(self._encoding, schema.name, column.name)[1]
@@ -55,15 +54,6 @@ class Reencoding:
     def _column(self, table: Table, rows: RowIds, column: ColumnSchema, count: Count) -> ColumnWrite:
         stored = StoredColumn(table, column.name, is_quantised=True, report=count)
         source = as_source(stored, what=f"table {table.schema.name!r}, column {column.name!r}")
-        with _said_of_encoding():
+        with said_of("encoding"):
             recipe = recipe_for(table.schema.name, column, source, self._encoding)
         return ColumnWrite(column, source, recipe, rows)
-
-
-@contextmanager
-def _said_of_encoding() -> Iterator[None]:
-    """What is wrong with what others know as `quantize` is said of `encoding`."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(str(error).replace("quantize", "encoding")) from error

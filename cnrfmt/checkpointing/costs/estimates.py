@@ -122,7 +122,7 @@ def _in_learning_rates(choice: Any) -> Any:
             "plan: what codes on a grid take follows from its steps in learning rates; give the Grid learning_rate, "
             "with c or restores"
         )
-    return replace(choice, learning_rate=1.0, restores=None, c=choice.counted.coarseness / choice.learning_rate)
+    return replace(choice.counted, learning_rate=1.0)
 
 
 def index_bytes(count: int, span: int) -> int:
@@ -150,6 +150,7 @@ def segment_sizes(
     counts: Sequence[int] | None,
     recipes: Mapping[tuple[str, str], Recipe],
     dense_bytes: int,
+    initial: float | None = None,
 ) -> tuple[Sizes, bytes]:
     """The bytes of a segment by what they hold, under the keys of `cnrfmt.sizes`; and its table of contents.
 
@@ -161,6 +162,8 @@ def segment_sizes(
         As `recipes_for` gives them.
     dense_bytes
         Bytes of the dense state, taken for one entry.
+    initial
+        How large the weights are that rows begin with, as `plan_checkpoints` has it.
     """
     found = dict.fromkeys(KEYS, 0)
     sections: list[tuple[int, int]] = []
@@ -188,7 +191,8 @@ def segment_sizes(
             layout, scheme = recipes[schema.name, column.name]
             width = column.width(schema.dim)
             key = "weights" if column.name == WEIGHT else "optimizer"
-            section = add(key, section_bytes(Recipe(layout, scheme), count, width, is_delta=counts is not None))
+            length = _section_bytes(Recipe(layout, scheme), schema, count, width, initial, is_delta=counts is not None)
+            section = add(key, length)
             books = layout.codebook_bytes(count)
             codebooks = add(key, books) if books else None
             errors = NO_ERRORS if scheme is None else Errors(_DIGITS, _DIGITS)
@@ -204,16 +208,19 @@ def segment_sizes(
     return found, toc
 
 
-def section_bytes(recipe: Recipe, count: int, width: int, *, is_delta: bool) -> int:
+def _section_bytes(
+    recipe: Recipe, table: TableSchema, count: int, width: int, initial: float | None, *, is_delta: bool
+) -> int:
     """Bytes of the codes of rows: as many as they take, or typically take where that depends on them."""
     layout, scheme = recipe
-    if isinstance(layout, IntegerLayout) and layout.is_grouped:
-        if isinstance(layout, GridLayout) and (scheme is None or scheme.step is None):
-            # Counts of checkpoints, which all grow by one, or first moments.
-            return math.ceil(count / 8) if width == 1 else typical.first_moment_bytes(count, width)
-        c = scheme.step.size if scheme is not None and scheme.step is not None else 0.0
-        return typical.section_bytes(layout, c, count, width, is_delta=is_delta)
-    return layout.section_bytes(count, width)
+    if not isinstance(layout, IntegerLayout) or not layout.is_grouped:
+        return layout.section_bytes(count, width)
+    step = None if scheme is None else scheme.step
+    if isinstance(layout, GridLayout) and step is None:
+        # Counts of checkpoints, which all grow by one, or first moments.
+        return math.ceil(count / 8) if width == 1 else typical.first_moment_bytes(count, width)
+    weights = None if step is None else typical.Weights.of(step, (c.name for c in table.columns), initial)
+    return typical.section_bytes(layout, weights, count, width, is_delta=is_delta)
 
 
 def manifest_bytes(tables: Sequence[TableShape], tocs: Sequence[bytes], versions: int) -> int:

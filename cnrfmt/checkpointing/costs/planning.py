@@ -140,8 +140,10 @@ class _Chain:
         recipes: Mapping[tuple[str, str], Recipe],
         dense_bytes: int,
         keep: int,
+        initial: float | None,
     ) -> None:
         self._tables, self._recipes, self._dense_bytes, self._keep = tables, recipes, dense_bytes, keep
+        self._initial = initial
         self._numbers = itertools.count()
         self.steps: list[_Step] = []
 
@@ -150,7 +152,8 @@ class _Chain:
 
         The first of a chain is a baseline.
         """
-        sizes, toc = segment_sizes(self._tables, counts if behind else None, self._recipes, self._dense_bytes)
+        written = counts if behind else None
+        sizes, toc = segment_sizes(self._tables, written, self._recipes, self._dense_bytes, self._initial)
         length, before = sum(sizes.values()), self.steps[:behind]
         versions = min(self._keep, version + 1) - 1
         sizes["metadata"] += manifest_bytes(self._tables, [*(step.toc for step in before), toc], versions)
@@ -172,6 +175,7 @@ def plan_checkpoints(
     policy: str | Policy | Callable[[History], Decision] = "intermittent",
     bits: int = 32,
     quantize: Choices = None,
+    initial: float | None = None,
     dense_bytes: int = 0,
     intervals: int = 12,
     interval_seconds: float = 1800.0,
@@ -198,6 +202,9 @@ def plan_checkpoints(
     bits, quantize
         The bits of the run (2 to 8; 32 for raw rows), and what goes before them for all tables or some: a `Quantize`,
         a `Grid` that says its learning rate, or a dict of patterns to these.
+    initial
+        How large the weights are that rows begin with, on a grid: their root mean square in learning rates. None: 0.5,
+        or 50 with the columns of Adam, whose learning rates are smaller.
     dense_bytes
         Of the dense state, which each checkpoint holds whole.
     intervals, interval_seconds
@@ -219,9 +226,11 @@ def plan_checkpoints(
         raise UsageError(f"plan: merge_share is a number above 0, or None, found {merge_share!r}")
     if most_segments is not None and most_segments < LEAST_SEGMENTS:
         raise UsageError(f"plan: most_segments is at least {LEAST_SEGMENTS}, or None, found {most_segments!r}")
+    if initial is not None and not 0 <= initial < float("inf"):
+        raise UsageError(f"plan: initial is a number of learning rates of at least 0, or None, found {initial!r}")
     chosen = policy_for(policy)
     recipes = recipes_for(tables, bits, quantize)
-    chain = _Chain(tables, recipes, dense_bytes, keep)
+    chain = _Chain(tables, recipes, dense_bytes, keep, initial)
     records: list[CheckpointRecord] = []
     planned: list[PlannedCheckpoint] = []
     needs: list[dict[int, int]] = []
