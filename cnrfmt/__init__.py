@@ -1,6 +1,7 @@
 """cnrfmt: differential, quantised checkpoints of embedding tables in one documented file format."""
 
 from cnrfmt._version import __version__
+from cnrfmt.checkpoint import Checkpoint, Refreshed
 from cnrfmt.checkpointing.background import Pending
 from cnrfmt.checkpointing.compacting.compaction import compact
 from cnrfmt.checkpointing.costs.planning import CheckpointPlan, plan_checkpoints
@@ -39,9 +40,16 @@ from cnrfmt.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from cnrfmt.reader import Checkpoint, Refreshed, load, open
+from cnrfmt.reader import load, open
 from cnrfmt.requantizing import requantize
 from cnrfmt.salvaging import Loss, Salvage, salvage
+from cnrfmt.serving.following import Follower, Update, follow
+from cnrfmt.serving.held_rows import shard_of
+from cnrfmt.serving.hydrating import HydratedTable, Hydration
+from cnrfmt.serving.live import LiveTables
+from cnrfmt.serving.live_rows import LiveRows
+from cnrfmt.serving.live_table import LiveTable
+from cnrfmt.serving.snapshot import LiveStatus, Snapshot
 from cnrfmt.table import Changes, Table
 from cnrfmt.tabledata import Deleted, Dropped, Rows, TableData
 from cnrfmt.trial import Trial, try_quantization
@@ -68,12 +76,19 @@ __all__ = [
     "Event",
     "FileCoordinator",
     "Finding",
+    "Follower",
     "Full",
     "Grid",
     "History",
+    "HydratedTable",
+    "Hydration",
     "Intermittent",
     "Keep",
     "KeyTracker",
+    "LiveRows",
+    "LiveStatus",
+    "LiveTable",
+    "LiveTables",
     "LockedError",
     "Loss",
     "MissingKeyError",
@@ -91,6 +106,7 @@ __all__ = [
     "Salvage",
     "Shard",
     "SilenceError",
+    "Snapshot",
     "StorageError",
     "StoredValues",
     "SupersededError",
@@ -100,6 +116,7 @@ __all__ = [
     "Traffic",
     "Trial",
     "UnsupportedError",
+    "Update",
     "UsageError",
     "VersionExpiredError",
     "VersionNotFoundError",
@@ -108,6 +125,7 @@ __all__ = [
     "collect",
     "compact",
     "diff",
+    "follow",
     "load",
     "measure_rates",
     "open",
@@ -115,6 +133,7 @@ __all__ = [
     "requantize",
     "salvage",
     "save",
+    "shard_of",
     "tag",
     "try_quantization",
     "untag",

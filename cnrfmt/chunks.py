@@ -62,7 +62,7 @@ def decode(
             piece[...] = target
 
     starts = range(0, len(result), per_chunk)
-    _prepare(strips, threads, budget, is_shared=len(starts) > 1)
+    prepare(strips, threads, budget, is_shared=len(starts) > 1)
     parallel.run(threads)(chunk, starts)
 
 
@@ -88,7 +88,7 @@ def integers(
         rows[~mine] = 0
 
     starts = range(0, len(ids), per_chunk)
-    _prepare(strips, threads, budget, is_shared=len(starts) > 1)
+    prepare(strips, threads, budget, is_shared=len(starts) > 1)
     parallel.run(threads)(chunk, starts)
     return out, known
 
@@ -99,7 +99,7 @@ def _rows_per_chunk(strips: Sequence[Strip], row_bytes: int) -> int:
     return max(1, chunk_bytes // max(1, row_bytes))
 
 
-def _prepare(strips: Sequence[Strip], threads: int, budget: Budget, *, is_shared: bool) -> None:
+def prepare(strips: Sequence[Strip], threads: int, budget: Budget, *, is_shared: bool) -> None:
     """Counts what the layers keep in memory, and loads it if several chunks share it.
 
     Else each thread would decode the row indexes, and what rows share, of all layers for itself.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
+
+from cnrfmt.arrays import Array
 from cnrfmt.errors import TooLargeError, UsageError
 
 METADATA = 32
@@ -57,3 +62,15 @@ def guarded(what: str) -> Iterator[None]:
         yield
     except MemoryError:
         raise TooLargeError(what, None, None) from None
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], place: str, budget: Budget) -> Array:
+    """An array of values of `place`, not filled, counted before it is taken; raises `TooLargeError`."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    what = f"{place}: {shape} values of {dtype}"
+    budget.take(nbytes, what)
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):
+        # A table may be larger than memory: few bytes say that very many rows read as the fill value.
+        raise TooLargeError(what, nbytes, None) from None

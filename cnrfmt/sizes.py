@@ -30,12 +30,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from cnrfmt import dtypes
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.format import limits
 from cnrfmt.format.blocks import FIRST_SPAN
 from cnrfmt.format.manifest import ChainEntry
 from cnrfmt.format.schema import WEIGHT
 from cnrfmt.format.segment import SegmentHeader
-from cnrfmt.reader import Checkpoint, open
+from cnrfmt.reader import open
 from cnrfmt.segment_reader import SegmentReader
 from cnrfmt.table import Table
 from cnrfmt.view import View

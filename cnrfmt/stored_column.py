@@ -9,9 +9,9 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.schema import WEIGHT
-from cnrfmt.reader import Checkpoint
 from cnrfmt.table import Table
 from cnrfmt.tabledata import TableData
 

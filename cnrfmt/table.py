@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cnrfmt import chunks, dtypes
+from cnrfmt import chunks, dtypes, pooling
 from cnrfmt.arrays import Array, Ids
 from cnrfmt.encodings.checks import Flags
 from cnrfmt.encodings.integers import Integers
-from cnrfmt.errors import MissingKeyError, TooLargeError, UsageError
+from cnrfmt.errors import MissingKeyError, UsageError
 from cnrfmt.format.encoding import Layout
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
-from cnrfmt.inputs import as_ids
-from cnrfmt.memory import Budget, guarded
+from cnrfmt.memory import Budget, guarded, new_array
 from cnrfmt.part_integers import Grid
 from cnrfmt.resolve import Steps, Strip, strips
+from cnrfmt.selection import check_keys, check_row_ids, select
 from cnrfmt.step_rows import keys_cost, live_keys
 
 if TYPE_CHECKING:
     from types import EllipsisType
 
+    from cnrfmt.encodings.quantize import Quantize
+    from cnrfmt.integrations.torch_quantized import QuantizedRows
+    from cnrfmt.mapped_rows import MapVerify
     from cnrfmt.view import View
 
 
@@ -124,6 +126,15 @@ class Table:
                     if part.column == WEIGHT:
                         return part.layout
         return None
+
+    @property
+    def view(self) -> View:
+        """The opened version, for those who want to look at its segments."""
+        return self._view
+
+    def strips(self, column: str = WEIGHT, *, budget: Budget) -> list[Strip]:
+        """The parts that a column is read from, for those who want its rows as they are stored."""
+        return self._column_strips(self._column(column), budget)
 
     @property
     def _steps(self) -> Steps:
@@ -232,7 +243,7 @@ class Table:
         schema = self._column(column)
         if self._keys is None and self.keyed:
             self._load_keys(budget)
-        selection, single = self._select(rows, by, budget)
+        selection, single = select(rows, len(self), self._keys, by, f"table {self.name!r}", budget)
         shape: tuple[int, ...] = (len(selection),)
         if not schema.per_row:
             shape += (self._schema.dim,)
@@ -244,9 +255,9 @@ class Table:
             )
         stored = dtypes.dtype_of(schema.dtype)
         target = out.dtype if out is not None else self._dtype(dtype, stored)
-        result = self._memory(shape, target, budget) if out is None else out.reshape(shape)
+        result = new_array(shape, target, f"table {self.name!r}", budget) if out is None else out.reshape(shape)
         if out is not None and not np.shares_memory(result, out) and out.size:
-            result = self._memory(shape, target, budget)
+            result = new_array(shape, target, f"table {self.name!r}", budget)
         self._decode(schema, selection, result, stored, missing, budget)
         if out is not None:
             if not np.shares_memory(result, out):
@@ -269,67 +280,6 @@ class Table:
         at = int(np.searchsorted(self._known_keys, row))
         return at < len(self) and bool(self._known_keys[at] == row)
 
-    def _memory(self, shape: tuple[int, ...], dtype: np.dtype[Any], budget: Budget) -> Array:
-        nbytes = math.prod(shape) * dtype.itemsize
-        what = f"table {self.name!r}: {shape} values of {dtype}"
-        budget.take(nbytes, what)
-        try:
-            return np.empty(shape, dtype)
-        except (MemoryError, ValueError):
-            # A table may be larger than memory: few bytes say that many rows read as the fill value.
-            raise TooLargeError(what, nbytes, None) from None
-
-    def _select(self, rows: Any, by: str, budget: Budget) -> tuple[range | Ids, bool]:
-        """Rows as a range of positions, or as ids; and whether a single row was asked for."""
-        count = len(self)
-        if rows is None or rows is Ellipsis:
-            return range(count), False
-        if isinstance(rows, slice):
-            found = range(count)[rows]
-            if found.step == 1:
-                return found, False
-            budget.take(8 * len(found), f"table {self.name!r}: {len(found)} row ids")
-            return self._ids_at(np.arange(found.start, found.stop, found.step, dtype=np.int64)), False
-        if isinstance(rows, bool | np.bool_ | str | bytes):
-            raise UsageError(f"table {self.name!r}: rows can't be {rows!r}; give ids, a slice or a mask")
-        if isinstance(rows, tuple):
-            raise UsageError(f"table {self.name!r}: one index, of rows; use t[{list(rows)!r}] or t[row][element]")
-        if getattr(rows, "ndim", None) == 0 and not isinstance(rows, np.generic):
-            rows = as_ids(rows.reshape(1), f"table {self.name!r}: row id")[0]
-        by_key = self.keyed and by == "id"
-        if isinstance(rows, int | np.integer):
-            number = int(rows)
-            if by_key:
-                return as_ids([number], f"table {self.name!r}: key"), True
-            if not -count <= number < count:
-                raise MissingKeyError(
-                    f"table {self.name!r} has rows 0 to {count - 1}, found {number}"
-                )
-            return range(number % count, number % count + 1), True
-        if str(getattr(rows, "dtype", "")) in ("bool", "torch.bool") or (
-            isinstance(rows, list) and rows and all(isinstance(x, bool) for x in rows)
-        ):
-            mask = np.asarray(rows)
-            if mask.shape != (count,):
-                raise UsageError(
-                    f"table {self.name!r}: a mask needs {count} values, found shape {mask.shape}"
-                )
-            return self._ids_at(np.flatnonzero(mask).astype(np.int64)), False
-        ids = as_ids(rows, f"table {self.name!r}: row ids")
-        if by_key:
-            return ids, False
-        if len(ids):
-            low, high = int(ids.min()), int(ids.max())
-            if low < 0 or high >= count:
-                raise MissingKeyError(
-                    f"table {self.name!r} has rows 0 to {count - 1}, "
-                    f"found {low if low < 0 else high}"
-                )
-        return self._ids_at(ids), False
-
-    def _ids_at(self, positions: Ids) -> Ids:
-        return self._known_keys[positions] if self.keyed else positions
-
     def _decode(
         self,
         schema: ColumnSchema,
@@ -340,11 +290,68 @@ class Table:
         budget: Budget,
     ) -> None:
         if not isinstance(selection, range) and self.keyed and missing == "error":
-            self._check_keys(selection)
+            check_keys(selection, self._known_keys, f"table {self.name!r}")
         found = self._column_strips(schema, budget)
         grid = result.reshape(len(result), schema.width(self._schema.dim))
         keys = self._known_keys if self.keyed and isinstance(selection, range) else None
         chunks.decode(found, selection, keys, grid, stored, self._view.threads, budget)
+
+    def pool(
+        self,
+        ids: Any,
+        offsets: Any,
+        weights: Any = None,
+        mode: pooling.Mode = "sum",
+        *,
+        column: str = WEIGHT,
+        missing: str = "error",
+    ) -> pooling.Pooled:
+        """Sums rows bag by bag while they are decoded, as torch's ``embedding_bag`` does.
+
+        Parameters
+        ----------
+        ids
+            Row ids, or keys of a keyed table: those of all bags, one behind the other.
+        offsets
+            Where each bag begins among the ids, the first at 0; the last ends with the ids.
+        weights
+            What rows are multiplied by, one number for each id; with mode ``"sum"`` alone.
+        mode
+            ``"sum"``, ``"mean"`` or ``"max"``. An empty bag is zeros; a maximum is NaN where a row is.
+        column, missing
+            As for `read`.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32 of (bags, dim); rows are added in the order of the ids, so that every machine gives the same bits.
+
+        Raises
+        ------
+        UsageError, MissingKeyError, TooLargeError, DamagedError
+        """
+        place = f"table {self.name!r}"
+        bags = pooling.as_bags(place, ids, offsets, weights, mode)
+        budget = self._view.budget()
+        with guarded(place):
+            schema = self._asked_for(bags.ids, column, missing, budget)
+            found = self._column_strips(schema, budget)
+            pooled = pooling.pool(found, bags, dtypes.dtype_of(schema.dtype), self._view.threads, budget, place)
+        return pooled.reshape(-1) if schema.per_row else pooled
+
+    def _asked_for(self, ids: Ids, column: str, missing: str, budget: Budget) -> ColumnSchema:
+        """The schema of a column, once it is known that the rows may be asked for."""
+        if missing not in ("error", "fill"):
+            raise UsageError(f"missing is 'error' or 'fill', found {missing!r}")
+        self._view.check_open()
+        schema = self._column(column)
+        if not self.keyed:
+            check_row_ids(ids, len(self), f"table {self.name!r}")
+        elif missing == "error":
+            if self._keys is None:
+                self._load_keys(budget)
+            check_keys(ids, self._known_keys, f"table {self.name!r}")
+        return schema
 
     def read_integers(
         self, ids: range | Ids, column: str, grid: Grid, elements: tuple[int, int] | None = None
@@ -382,17 +389,21 @@ class Table:
             integers, known = chunks.integers(found, ids, grid, width, self._view.threads, budget)
             return integers[:, a - first : b - first], known
 
-    def _check_keys(self, wanted: Ids) -> None:
-        from cnrfmt.kernels import rows as kernel
+    def as_torch_quantized(
+        self,
+        *,
+        overlay: bool = False,
+        convert: bool | Quantize = False,
+        exceptions: Literal["refuse", "ignore"] = "refuse",
+        verify: MapVerify | None = None,
+    ) -> QuantizedRows:
+        """The rows as torch's quantised embedding operators take them, mapped from the file.
 
-        positions = np.empty(len(wanted), np.int64)
-        kernel.find(self._known_keys, wanted, positions)
-        if len(lost := wanted[positions < 0]):
-            more = f" and {len(lost) - 1} more of those asked for" if len(lost) > 1 else ""
-            raise MissingKeyError(
-                f"table {self.name!r} has no key {lost[0]}{more}; "
-                "read(..., missing='fill') gives the fill value instead"
-            )
+        See `cnrfmt.integrations.torch_quantized.quantized_rows`.
+        """
+        from cnrfmt.integrations.torch_quantized import quantized_rows
+
+        return quantized_rows(self, overlay=overlay, convert=convert, exceptions=exceptions, verify=verify)
 
     def changed(self, since: int) -> Changes:
         """The rows that were touched after version `since`, or by it alone; never fewer than changed.

@@ -19,6 +19,7 @@ from cnrfmt.memory import Budget, guarded
 from cnrfmt.resolve import Steps, Strip
 from cnrfmt.segment_reader import Backend, SegmentReader, Verify
 from cnrfmt.step_rows import tombstones, touched
+from cnrfmt.storage.mapping import NOTHING, MapNeeds
 from cnrfmt.table import Changes
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class ReadOptions:
     verify: Verify
     threads: int
     max_bytes: int | None = None
+    needs: MapNeeds = NOTHING
 
 
 class History(Protocol):
@@ -96,7 +98,7 @@ class View:
         for entry in manifest.chain:
             segment = known.get(entry.segment)
             if segment is None or segment.entry.trailer_digest != entry.trailer_digest:
-                segment = self._open(container, manifest, entry, budget)
+                segment = self._open(container, manifest, entry, budget, options.needs)
             self.segments[entry.segment] = segment
         tocs = [(entry, self.segments[entry.segment].toc) for entry in manifest.chain]
         for problem in check_chain(manifest, tocs, container.path):
@@ -105,12 +107,15 @@ class View:
             for segment in self.segments.values():
                 segment.verify_all(parallel.run(options.threads))
 
-    def _open(self, container: Container, manifest: Manifest, entry: ChainEntry, budget: Budget) -> SegmentReader:
-        toc = None
+    def _open(
+        self, container: Container, manifest: Manifest, entry: ChainEntry, budget: Budget, needs: MapNeeds = NOTHING
+    ) -> SegmentReader:
+        source, toc = container.segment(entry), None
+        source.needs = needs
         if entry.toc is not None:
             toc = manifest.attachments[entry.toc[0] : sum(entry.toc)]
         return SegmentReader(
-            container.segment(entry),
+            source,
             entry,
             toc,
             backend=self.options.backend,

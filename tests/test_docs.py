@@ -14,10 +14,12 @@ from cnrfmt.cli.quantization import choices_of
 from cnrfmt.encodings import grid
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-QUANTISATION, CHECKPOINTING, GRID = DOCS / "quantisation.md", DOCS / "checkpointing.md", DOCS / "grid.md"
+QUANTISATION, CHECKPOINTING, GRID, SERVING, OPERATORS = (
+    DOCS / f"{name}.md" for name in ("quantisation", "checkpointing", "grid", "serving", "operators")
+)
 
 
-@pytest.mark.parametrize(("page", "examples"), [(QUANTISATION, 11), (CHECKPOINTING, 14), (GRID, 19)])
+@pytest.mark.parametrize(("page", "examples"), [(QUANTISATION, 11), (CHECKPOINTING, 14), (GRID, 19), (SERVING, 20), (OPERATORS, 20)])
 def test_the_examples_print_what_they_say(
     page: Path, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,6 +43,24 @@ def test_the_arguments_are_there() -> None:
     known = {name for call in (*calls, *others) for name in inspect.signature(call).parameters}
     named = set(re.findall(r"\b([a-z_]+)=(?!=)", CHECKPOINTING.read_text("utf-8")))
     assert named >= {"policy", "keep", "bits", "into", "coordinator"}
+    assert named <= known
+
+
+def test_the_arguments_of_serving_are_there() -> None:
+    live, ck = cnrfmt.LiveTables, cnrfmt.Checkpoint
+    calls = (
+        live,
+        live.follow,
+        live.advance,
+        ck.hydrate,
+        cnrfmt.follow,
+        cnrfmt.open,
+        cnrfmt.TableData,
+        cnrfmt.Table.pool,
+    )
+    known = {name for call in calls for name in inspect.signature(call).parameters}
+    named = set(re.findall(r"\b([a-z_]+)=(?!=)", SERVING.read_text("utf-8"))) - {"step"}
+    assert named >= {"hold", "shard", "shard_by", "into", "max_age", "since"}
     assert named <= known
 
 

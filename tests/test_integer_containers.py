@@ -153,12 +153,12 @@ def test_what_groups_share_is_counted_before_it_is_taken(laid: tuple[Path, Chain
         assert shared > 0
         ids = sum({(id(x.segment), x.row_set): x.cost for x in layers}.values())
         out = np.empty(table.shape, np.float32)
-        ck.view.options = cnrfmt.reader.ReadOptions("mmap", "touched", 1, ids + shared // 2)
+        ck.view.options = cnrfmt.view.ReadOptions("mmap", "touched", 1, ids + shared // 2)
         with pytest.raises(TooLargeError, match="'dense'"):
             table.read(out=out)
         every = [x for strip in table._column_strips(table.schema.columns[0], ck.view.budget()) for x in strip.layers]
         most = sum({id(x): x.cost + x.shared_cost for x in every}.values())
-        ck.view.options = cnrfmt.reader.ReadOptions("mmap", "touched", 1, most)
+        ck.view.options = cnrfmt.view.ReadOptions("mmap", "touched", 1, most)
         table.read(out=out)
         # Once opened, it is at hand.
         for layer in every:

@@ -64,14 +64,14 @@ READS: list[tuple[str, Callable[[Any], Any], int]] = [
 def test_a_read_is_refused_below_what_it_takes(path: Path, table: str, call: Callable[[Any], Any], least: int) -> None:
     with opened(path, METADATA) as ck:
         limited = ck[table]
-        limited._view.options = cnrfmt.reader.ReadOptions("mmap", "touched", 1, least - 1)
+        limited._view.options = cnrfmt.view.ReadOptions("mmap", "touched", 1, least - 1)
         with pytest.raises(TooLargeError, match=table) as caught:
             call(limited)
         assert caught.value.limit == least - 1
         assert caught.value.asked is not None
         assert caught.value.asked >= least
         # Whatever was refused is had under a limit that allows for a row index beside.
-        limited._view.options = cnrfmt.reader.ReadOptions("mmap", "touched", 1, least + 100_000)
+        limited._view.options = cnrfmt.view.ReadOptions("mmap", "touched", 1, least + 100_000)
         call(limited)
 
 
@@ -80,7 +80,7 @@ def test_memory_of_the_callers_isnt_counted(path: Path) -> None:
     with opened(path, METADATA) as ck:
         table = ck["item"]
         table[0]
-        table._view.options = cnrfmt.reader.ReadOptions("mmap", "touched", 1, 100)
+        table._view.options = cnrfmt.view.ReadOptions("mmap", "touched", 1, 100)
         assert table.read(out=out) is out
         wrong_order = np.empty((DIM, ROWS), F32).T
         table.read(out=wrong_order)

@@ -499,3 +499,29 @@ def test_a_tag_is_a_name_of_a_version(tmp_path: Path) -> None:
         cnrfmt.open(path, tag="best")
     with pytest.raises(cnrfmt.UsageError, match="by its number or by a tag"):
         cnrfmt.open(path, tag="prod", version=0)
+
+
+def test_moving_on_without_asking_what_changed(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    cnrfmt.save(path, {"t": np.ones((3, 1), np.float32)})
+    with cnrfmt.open(path) as ck:
+        first = ck.manifest
+        assert not ck.move_on()
+        cnrfmt.append(path, {"t": cnrfmt.Rows([1], np.zeros((1, 1), np.float32))})
+        assert ck.move_on()
+        assert ck.version == 1
+        assert ck.manifest_of(0).digest == first.digest
+        cnrfmt.collect(path, keep=1, grace=0)
+        ck.move_on()
+        with pytest.raises(cnrfmt.VersionNotFoundError, match="version 0 isn't retained"):
+            ck.manifest_of(0)
+
+
+@pytest.mark.parametrize("threads", [None, 1])
+def test_hydrated_tables_hold_what_is_read(saved: Path, threads: int | None) -> None:
+    with cnrfmt.open(saved, max_bytes=1 << 20) as ck:
+        with ck.hydrate(["t"], threads=threads) as found:
+            assert found.wait(60)
+            assert (found["t"].array == matrix()).all()
+        with pytest.raises(cnrfmt.TooLargeError, match="table 't', column 'weight'"):
+            ck.hydrate(["t"], max_bytes=100)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 from cnrfmt import sorted_ids
 from cnrfmt.arrays import Ids
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.checkpointing.policies import Decision
 from cnrfmt.errors import ConflictError, UsageError, VersionNotFoundError
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.memory import Budget
-from cnrfmt.reader import Checkpoint, open
+from cnrfmt.reader import open
 from cnrfmt.run_record import CheckpointRecord, RunRecord, record_of
 from cnrfmt.segment_reader import Verify
 from cnrfmt.step_rows import tombstones, touched

@@ -14,6 +14,7 @@ import numpy as np
 
 from cnrfmt import reader
 from cnrfmt.arrays import Array, Ids
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.checkpointing.kept_columns import KeptColumn, Room, grids_of
 from cnrfmt.checkpointing.kept_tables import Held, KeptTable, Move, elements_of, plan_of
 from cnrfmt.encodings.grid_plan import GridPlan
@@ -22,7 +23,7 @@ from cnrfmt.format.manifest import Manifest
 from cnrfmt.format.schema import WEIGHT
 from cnrfmt.inputs import as_ids
 from cnrfmt.memory import check_limit, guarded
-from cnrfmt.reader import Checkpoint, PathLike
+from cnrfmt.reader import PathLike
 from cnrfmt.storage.container import path_text
 from cnrfmt.storage.fs import Fs
 from cnrfmt.stored_integers import StoredIntegers

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.encodings import moments
 from cnrfmt.encodings.grid import exponent_of
 from cnrfmt.errors import DamagedError, UnsupportedError, VersionExpiredError
@@ -22,7 +23,6 @@ from cnrfmt.format.encoding import (
 from cnrfmt.format.manifest import ChainEntry, Manifest, Retained, parse_manifest
 from cnrfmt.format.schema import WEIGHT, ColumnSchema
 from cnrfmt.format.toc import DenseEntry, Part, TableEntry, Toc
-from cnrfmt.reader import Checkpoint
 from cnrfmt.sizes import plain_bytes, sizes, sizes_of_segment
 from cnrfmt.storage.base import DirectoryFacts, manifest_place
 from cnrfmt.table import Table

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from cnrfmt import sizes
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.cli import costs, describe, exits, output
 from cnrfmt.cli.options import Verbs, add_path, add_verb, add_version
-from cnrfmt.reader import Checkpoint, open
+from cnrfmt.reader import open
 
 _MOST_SHOWN = 10
 """How many versions and segments are shown one by one."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from cnrfmt.arrays import Array
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.comparing.report import DenseDifference
 from cnrfmt.dense import read_entry
 from cnrfmt.format.toc import DenseEntry
-from cnrfmt.reader import Checkpoint
 from cnrfmt.segment_reader import SegmentReader
 
 _STEP = 1 << 20

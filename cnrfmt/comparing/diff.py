@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 
 from cnrfmt import parallel
 from cnrfmt.arrays import Ids
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.comparing.dense import dense_differences
 from cnrfmt.comparing.report import Comparison, Side
 from cnrfmt.comparing.tables import TablePair
 from cnrfmt.errors import UsageError, VersionNotFoundError
 from cnrfmt.patterns import Patterns
-from cnrfmt.reader import Checkpoint, PathLike, open
+from cnrfmt.reader import PathLike, open
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of rows that are compared and with how many there are."""

@@ -26,6 +26,7 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Array
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.errors import UsageError
 from cnrfmt.format import limits, strict_json
 from cnrfmt.format.schema import WEIGHT, ColumnSchema
@@ -44,7 +45,6 @@ from cnrfmt.integrations.content import (
 )
 from cnrfmt.integrations.notes import DenseNotes, Notes, TableNotes
 from cnrfmt.patterns import Patterns
-from cnrfmt.reader import Checkpoint
 from cnrfmt.table import Table
 from cnrfmt.tabledata import TableData
 

@@ -94,6 +94,8 @@ if INTERPRETED:
             out[at + lane : at + LANES * LANES : LANES] = values[start : start + LANES]
 
 else:
+    from cnrfmt.kernels._emit import place
+
     _I1, _I32, _I64, _F32 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType()
     _VECTOR, _INTS, _BITS = (ir.VectorType(kind, LANES) for kind in (_F32, _I32, _I1))
 
@@ -246,8 +248,7 @@ else:
         return _masked(builder, builder.bitcast(builder.add(builder.add(bits, odd), _ints(0x7FFF)), _VECTOR), -0x10000)
 
     def _place(context: Any, builder: Any, array: Any, value: Any, offset: Any) -> Any:
-        data = context.make_array(array)(context, builder, value).data
-        return builder.bitcast(builder.gep(data, [offset]), _VECTOR.as_pointer())
+        return builder.bitcast(place(context, builder, array, value, offset), _VECTOR.as_pointer())
 
     @intrinsic
     def load(typing_context: Any, values: Any, at: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.errors import StorageError, UsageError
+from cnrfmt.storage import mapping
 
 try:
     import fcntl
@@ -35,8 +36,6 @@ _FLAGS: dict[OpenMode, int] = {
     "create": os.O_RDWR | os.O_CREAT | os.O_EXCL,
     "lock": os.O_RDWR | os.O_CREAT | _NO_BLOCK,
 }
-# Without it, each map keeps a copy of the handle open, and a chain of segments takes two for each.
-_MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 @dataclass(frozen=True)
@@ -137,6 +136,14 @@ class Fs(Protocol):
 
     def map(self, handle: int, length: int) -> mmap.mmap:
         """The first `length` bytes of the file, mapped for reading."""
+        ...
+
+    def map_private(self, handle: int, offset: int, length: int) -> mmap.mmap:
+        """Bytes from a multiple of `mmap.ALLOCATIONGRANULARITY` on, mapped so that what is written stays in memory."""
+        ...
+
+    def prepare_map(self, handle: int, found: mmap.mmap, start: int, length: int, need: mapping.MapNeed) -> None:
+        """Gives bytes of a map of the file what they need; `start` is a multiple of `mmap.PAGESIZE`."""
         ...
 
     def lock_record(self, handle: int) -> bool:
@@ -313,11 +320,17 @@ class PosixFs:
     def map(self, handle: int, length: int) -> mmap.mmap:
         """``mmap``, shared and read-only."""
         with _refusals("map it", self._paths.get(handle)):
-            try:
-                return mmap.mmap(handle, length, access=mmap.ACCESS_READ, **_MAP_OPTIONS)
-            except ValueError as error:
-                # The file was cut short since its length was looked at.
-                raise OSError(errno.EINVAL, str(error)) from error
+            return mapping.map_shared(handle, length)
+
+    def map_private(self, handle: int, offset: int, length: int) -> mmap.mmap:
+        """``mmap``, private and copied on write."""
+        with _refusals("map it", self._paths.get(handle)):
+            return mapping.map_private(handle, offset, length)
+
+    def prepare_map(self, handle: int, found: mmap.mmap, start: int, length: int, need: mapping.MapNeed) -> None:
+        """``madvise`` or ``mlock``."""
+        with _refusals(mapping.DOING.get(need, "tell how it is read"), self._paths.get(handle)):
+            mapping.meet(found, start, length, need)
 
     def lock_record(self, handle: int) -> bool:
         """An ``fcntl`` record lock on the whole file."""
@@ -365,11 +378,7 @@ def _refusals(doing: str, path: str | None = None) -> Iterator[None]:
 
 
 def _file_stat(found: os.stat_result) -> FileStat:
-    kinds: dict[int, Kind] = {
-        stat.S_IFREG: "file",
-        stat.S_IFDIR: "directory",
-        stat.S_IFLNK: "link",
-    }
+    kinds: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
     return FileStat(
         kinds.get(stat.S_IFMT(found.st_mode), "other"),
         (found.st_dev, found.st_ino),

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from mmap import mmap
-from typing import Any, Literal
+from mmap import ALLOCATIONGRANULARITY, PAGESIZE, mmap
+from typing import Any
 
 import numpy as np
 
 from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.errors import DamagedError, StorageError, UsageError
-from cnrfmt.format.limits import PAGE
 from cnrfmt.storage.fs import Fs, byte_view
-
-Advice = Literal["random", "sequential", "willneed"]
+from cnrfmt.storage.mapping import NOTHING
 
 
 class OpenFile:
@@ -71,6 +69,14 @@ class OpenFile:
                 self._map = self.fs.map(self.handle, size)
             return self._map
 
+    def map_private(self, start: int, end: int) -> Bytes:
+        """The bytes from `start` to `end`, mapped anew for whoever asks: writing to them changes no file.
+
+        Only pages that are written take memory of the process. Raises `StorageError`.
+        """
+        first = start // ALLOCATIONGRANULARITY * ALLOCATIONGRANULARITY
+        return np.frombuffer(self.fs.map_private(self.handle, first, end - first), np.uint8)[start - first :]
+
 
 class Source:
     """The bytes of one segment, or of any span of a file. Safe to use from many threads."""
@@ -78,6 +84,8 @@ class Source:
     def __init__(self, file: OpenFile, offset: int, length: int, place: str, rule: str) -> None:
         self._file: OpenFile | None = file
         self._offset, self.length, self.place, self._rule = offset, length, place, rule
+        self.needs = NOTHING
+        """What its map needs; `map` sees to it."""
 
     def pread_into(self, offset: int, buffer: Any) -> None:
         """Fills a contiguous buffer with the bytes from `offset` of the span on.
@@ -116,18 +124,16 @@ class Source:
         if self.length == 0:
             return np.frombuffer(b"", np.uint8)
         end = self._offset + self.length
-        whole = np.frombuffer(file.map(end, self._rule, self.place), np.uint8)
-        return whole[self._offset : end]
+        found = file.map(end, self._rule, self.place)
+        first = self._offset // PAGESIZE * PAGESIZE
+        for need in self.needs.each():
+            file.fs.prepare_map(file.handle, found, first, end - first, need)
+        return np.frombuffer(found, np.uint8)[self._offset : end]
 
-    def advise(self, advice: Advice) -> None:
-        """Tells the kernel how the mapped bytes will be used, where it can be told."""
-        file = self._opened()
-        end = self._offset + self.length
-        option = _ADVICE.get(advice)
-        if option is not None and self.length:
-            found = file.map(end, self._rule, self.place)
-            start = self._offset // PAGE * PAGE
-            found.madvise(option, start, end - start)
+    @property
+    def start(self) -> tuple[OpenFile, int]:
+        """The file that the bytes are in, and where in it they begin."""
+        return self._opened(), self._offset
 
     def close(self) -> None:
         """Lets go of the file; maps stay valid."""
@@ -138,15 +144,3 @@ class Source:
         if file is None:
             raise UsageError(f"{self.place}: it was closed; open the container again")
         return file
-
-
-def _madvise_options() -> dict[str, int]:
-    import mmap as module
-
-    names = {"random": "RANDOM", "sequential": "SEQUENTIAL", "willneed": "WILLNEED"}
-    return {
-        advice: getattr(module, f"MADV_{name}") for advice, name in names.items() if hasattr(module, f"MADV_{name}")
-    }
-
-
-_ADVICE = _madvise_options()

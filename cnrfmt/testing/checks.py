@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from cnrfmt.arrays import Array
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.errors import MissingKeyError
-from cnrfmt.reader import Checkpoint
 from cnrfmt.table import Table
 from cnrfmt.testing.model import ModelTable
 

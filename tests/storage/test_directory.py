@@ -551,5 +551,4 @@ def test_empty_segment_maps_to_nothing(path: Path) -> None:
         finish(tx, manifest)
     with open_container(path) as container:
         source = container.segment(manifest.chain[-1])
-        source.advise("sequential")
         assert (source.length, source.map().size) == (0, 0)

@@ -212,8 +212,6 @@ def test_maps_outlive_their_container_and_are_read_only(path: Path) -> None:
     with pytest.raises(UsageError, match="was closed"):
         again.head()
     container.close()
-    source.advise("willneed")
-    source.advise("random")
     source.close()
     assert mapped.tobytes() == payload(0).tobytes()
     assert not mapped.flags.writeable

@@ -18,6 +18,8 @@ import numpy as np
 import cnrfmt
 from cnrfmt import Deleted, Quantize, Rows, TableData
 from cnrfmt.errors import StorageError
+from cnrfmt.mapped_rows import StoredRows, private_map, stored_rows, verify
+from cnrfmt.memory import Budget
 from cnrfmt.segment_reader import Backend
 from cnrfmt.storage.fs import Fs
 from tools.crash.aftermath import LockProbe, Outcome, check_error, check_let_go, names_in
@@ -38,10 +40,15 @@ def _make(path: str, seed: int) -> None:
         "item": TableData(random.random((ROWS, 32), F32), columns={"momentum": random.random(ROWS, F32)}),
         "visitor": TableData(random.random((ROWS, 8), F32), keys=keys),
         "query": random.random((ROWS, 16), F32),
+        "fused": random.random((ROWS, 8), F32),
     }
     fs, some = FaultyFs(), np.arange(0, ROWS, 7)
     # Codebooks are a section of their own, and codes of 12 bits share bytes.
-    quantize = {"query": Quantize(2, method="kmeans", block=8), ("item", "momentum"): Quantize(one_valued="log12")}
+    quantize = {
+        "query": Quantize(2, method="kmeans", block=8),
+        ("item", "momentum"): Quantize(one_valued="log12"),
+        "fused": Quantize(8),
+    }
     cnrfmt.save(path, tables, quantize=quantize, dense={"bias": np.arange(9)}, threads=1, fs=fs)
     item = Rows(some, random.random((len(some), 32), F32), rows=ROWS + 5)
     cnrfmt.append(path, {"item": item, "visitor": Rows(keys[some], random.random((len(some), 8), F32))}, fs=fs)
@@ -97,6 +104,23 @@ def _refresh(path: str, backend: Backend, fs: Fs) -> Any:
         return before, ck.version, changed, _some_rows(ck)
 
 
+def _in_memory(path: str, backend: Backend, fs: Fs) -> Any:
+    with cnrfmt.open(path, backend=backend, populate=True, advise="random", threads=1, fs=fs) as ck:
+        return ck.version, _some_rows(ck)
+
+
+def _private(path: str, backend: Backend, fs: Fs) -> Any:
+    with cnrfmt.open(path, backend=backend, threads=1, fs=fs) as ck:
+        stored = stored_rows(ck["fused"], Budget(None))
+        assert isinstance(stored, StoredRows)
+        verify([stored.span], ck["fused"], None)
+        found = private_map([stored.span])
+        assert found is not None
+        rows = found[0].copy()
+        found[0][:] = 0
+        return ck.version, _bytes(rows), _bytes(ck["fused"][:9])
+
+
 def _verify(path: str, backend: Backend, fs: Fs) -> Any:
     return cnrfmt.verify(path, threads=1, fs=fs).verdict
 
@@ -106,9 +130,13 @@ READINGS: dict[str, Reading] = {
     "rows": _rows,
     "old version": _old_version,
     "refresh": _refresh,
+    "in memory": _in_memory,
+    "private map": _private,
     "verify": _verify,
 }
 BACKENDS: tuple[Backend, ...] = ("pread", "mmap")
+ONLY: dict[str, Backend] = {"in memory": "mmap", "private map": "mmap", "verify": "pread"}
+"""What reads by one of them alone."""
 
 
 class ReadWork:
@@ -152,5 +180,5 @@ def readings(scratch: Path, seed: int) -> Iterator[ReadWork]:
         folder.mkdir()
         _make(str(folder / name), seed)
         for reading in READINGS:
-            for backend in BACKENDS if reading != "verify" else BACKENDS[:1]:
+            for backend in (ONLY[reading],) if reading in ONLY else BACKENDS:
                 yield ReadWork(str(folder / name), kind, reading, backend)

@@ -26,6 +26,7 @@ from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.errors import StorageError
 from cnrfmt.storage import locks
 from cnrfmt.storage.fs import FileStat, OpenMode, byte_view
+from cnrfmt.storage.mapping import MapNeed
 from tools.crash._memory import ROOT, Disk, Event, File, Folder, Naming, Resize, Write
 from tools.crash.states import CrashSpace
 
@@ -117,9 +118,7 @@ class RecordingFs:
             self._name("create", folder, Naming(name, node.number))
         elif mode == "create":
             raise _refusal(errno.EEXIST, path, "open")
-        handle = next(self._numbers)
-        self._handles[handle] = _Handle(node, path, mode != "read")
-        return handle
+        return self._handle(node, path, writable=mode != "read")
 
     def close(self, handle: int) -> None:
         """Lets go of a handle and of its lock."""
@@ -190,6 +189,10 @@ class RecordingFs:
             copy.write(found)
             copy.flush()
             return mmap.mmap(copy.fileno(), len(found), access=mmap.ACCESS_READ)
+
+    def prepare_map(self, handle: int, found: mmap.mmap, start: int, length: int, need: MapNeed) -> None:
+        """It is in memory."""
+        self._opened(handle, "prepare a map of")
 
     def lock_record(self, handle: int) -> bool:
         """Nobody else could have it."""
@@ -303,6 +306,11 @@ class RecordingFs:
             return FileStat("directory", (1, node.number), 0, node.mode)
         self._saw_size(node)
         return FileStat("file", (1, node.number), len(node.data), node.mode, node.modified)
+
+    def _handle(self, file: File, path: str, *, writable: bool) -> int:
+        handle = next(self._numbers)
+        self._handles[handle] = _Handle(file, path, writable)
+        return handle
 
     def _opened(self, handle: int, doing: str) -> _Handle:
         if handle not in self._handles:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.errors import StorageError
 from cnrfmt.storage.fs import FileStat, OpenMode, byte_view
+from cnrfmt.storage.mapping import MapNeed
 
 
 class MemoryFs:
@@ -81,6 +82,9 @@ class MemoryFs:
         found = mmap.mmap(-1, length)
         found[:] = self._data(handle)[:length]
         return found
+
+    def prepare_map(self, handle: int, found: mmap.mmap, start: int, length: int, need: MapNeed) -> None:
+        """It is in memory."""
 
     def free_bytes(self, path: str) -> int | None:
         """Nothing can be written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.checkpointing.compacting.merged_rows import Count
 from cnrfmt.encodings.grid import Grid
 from cnrfmt.encodings.grid_plan import GridPlan
@@ -13,7 +14,6 @@ from cnrfmt.encodings.recipes import recipe_for
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.inputs import as_source
-from cnrfmt.reader import Checkpoint
 from cnrfmt.stored_column import StoredColumn
 from cnrfmt.table import Table
 from cnrfmt.table_writes import ColumnWrite, RowIds, TableWrite

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cnrfmt import dtypes
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.checkpointing.bits import choices_for
 from cnrfmt.checkpointing.costs import typical
 from cnrfmt.commits import with_segment
@@ -24,7 +25,6 @@ from cnrfmt.format.schema import WEIGHT, ColumnSchema, TableSchema
 from cnrfmt.format.scheme import NO_ERRORS, Errors
 from cnrfmt.format.toc import DenseEntry, Part, RowSet, TableEntry, Toc, pack_toc, place_section
 from cnrfmt.inputs import as_source
-from cnrfmt.reader import Checkpoint
 from cnrfmt.sizes import KEYS, Sizes
 
 _KEYS_SPAN = 1 << 64

@@ -11,6 +11,7 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Ids
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.checkpointing.resuming.random_state import PREFIX as RANDOM
 from cnrfmt.checkpointing.resuming.random_state import reinstate
 from cnrfmt.checkpointing.resuming.targets import (
@@ -28,7 +29,6 @@ from cnrfmt.errors import CnrError, DamagedError, MissingKeyError, UsageError
 from cnrfmt.inputs import as_ids
 from cnrfmt.memory import Budget, guarded
 from cnrfmt.patterns import Patterns
-from cnrfmt.reader import Checkpoint
 from cnrfmt.run_record import record_of
 from cnrfmt.table import Table
 from cnrfmt.tabledata import TableData

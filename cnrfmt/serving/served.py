@@ -1,0 +1,129 @@
+"""A table of a server as its current generation has it, and what becomes of it with the next version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from cnrfmt.arrays import Ids
+from cnrfmt.checkpoint import Checkpoint
+from cnrfmt.errors import UsageError
+from cnrfmt.format.schema import TableSchema
+from cnrfmt.memory import Budget
+from cnrfmt.serving.held_rows import Choice, Wanted
+from cnrfmt.serving.hydrating import HydratedTable, Hydration, hydrate
+from cnrfmt.serving.positions import Positions
+from cnrfmt.serving.slots import MOST_SLOTS, Move, Slots
+from cnrfmt.table import Changes, Table
+
+_AT_ONCE = 16 << 20
+"""Bytes of rows that are decoded at a time on their way to their slots."""
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A table as the current generation has it."""
+
+    schema: TableSchema
+    choice: Choice
+    positions: Positions
+    rows: int
+    slots: Slots
+    base: HydratedTable
+
+
+@dataclass(frozen=True, eq=False)
+class Next:
+    """A table as the next generation is to have it, and what its slots do then; None where they begin."""
+
+    served: Served
+    step: Move | None = None
+    taken: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+def begin(
+    tables: Mapping[str, Table], wanted: Wanted, dtype: np.dtype[Any] | None, checkpoint: Checkpoint, budget: Budget
+) -> tuple[Hydration, dict[str, Served]]:
+    """Begins to decode tables into slots of their own, floating-point ones as `dtype` if one is given.
+
+    Raises `UsageError`, `MissingKeyError` and `TooLargeError`.
+    """
+    choices = {name: wanted.choice(table) for name, table in tables.items()}
+    stores, into = {}, {}
+    for name, table in tables.items():
+        count, kind = len(choices[name].of(table)), table.dtype
+        if dtype is not None and kind.kind not in "iu":
+            kind = dtype
+        if Slots.capacity(count) >= MOST_SLOTS:
+            raise UsageError(f"table {name!r}: {count} rows are more than one server holds; see shard=")
+        budget.take(count * table.schema.dim * kind.itemsize, f"table {name!r}")
+        stores[name] = np.empty((Slots.capacity(count), table.schema.dim), kind)
+        into[name] = stores[name][:count]
+    hydration = hydrate(
+        checkpoint.path,
+        checkpoint.version,
+        dict(tables),
+        tables=None,
+        wanted=wanted,
+        columns=False,
+        elements={},
+        into=into,
+        order={},
+        threads=checkpoint.view.threads,
+        budget=budget,
+    )
+    return hydration, {
+        name: Served(
+            table.schema,
+            choices[name],
+            hydration[name].index,
+            len(hydration[name]),
+            Slots(stores[name], len(hydration[name])),
+            hydration[name],
+        )
+        for name, table in tables.items()
+    }
+
+
+def goes_on(before: TableSchema, now: TableSchema) -> bool:
+    """Whether a table of a version is the one of another version, in rows of the same shape."""
+    return before.table_id == now.table_id and (before.keyed, before.dim) == (now.keyed, now.dim)
+
+
+def moved(served: Served, table: Table, changes: Changes, check_memory: Callable[[int, str], None]) -> Next:
+    """Decodes the rows that changed into slots that nobody looks at.
+
+    `check_memory` is asked before so many bytes are taken for something. Raises as `Table.read` does; then the slots
+    are free again.
+    """
+    choice, slots, positions = served.choice, served.slots, served.positions
+    ids = changes.rows[choice.among(changes.rows)]
+    places = positions.of(ids)
+    if len(added := ids[places < 0]):
+        positions = positions.extended(added)
+        places = positions.of(ids)
+    gone = positions.of(changes.deleted)
+    gone = gone[gone >= 0]
+    row_bytes = slots.store[:1].nbytes
+    check_memory(
+        max(0, len(ids) - slots.free) * row_bytes + 4 * positions.count,
+        f"table {table.name!r}, {len(ids)} changed rows",
+    )
+    if slots.room() < len(ids):
+        served.base.ensure()
+        slots.grow(len(ids))
+    taken = slots.take(len(ids))
+    try:
+        at_once = max(1, _AT_ONCE // max(1, row_bytes))
+        for start in range(0, len(ids), at_once):
+            some = slice(start, start + at_once)
+            slots.store[taken[some]] = table.read(ids[some], dtype=slots.store.dtype)
+        step = slots.prepared(positions.count, places, taken, gone)
+    except BaseException:
+        slots.give_back(taken)
+        raise
+    now = replace(served, schema=table.schema, positions=positions, rows=served.rows + step.rows)
+    return Next(now, step, taken)
