@@ -19,7 +19,9 @@ QUANTISATION, CHECKPOINTING, GRID, SERVING, OPERATORS = (
 )
 
 
-@pytest.mark.parametrize(("page", "examples"), [(QUANTISATION, 11), (CHECKPOINTING, 14), (GRID, 19), (SERVING, 20), (OPERATORS, 20)])
+@pytest.mark.parametrize(
+    ("page", "examples"), [(QUANTISATION, 11), (CHECKPOINTING, 14), (GRID, 19), (SERVING, 20), (OPERATORS, 20)]
+)
 def test_the_examples_print_what_they_say(
     page: Path, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ _OPTION_OF = {
     "target_format=": "--to",
     "quantize={name: None, ...}": "--quantize NAME=raw",
     "encoding={name: None, ...}": "--encoding NAME=raw",
+    "max_bytes allows": "--max-bytes allows",
     "last is": "--keep is",
     "every_steps is": "--every-steps is",
     "every_minutes is": "--every-minutes is",

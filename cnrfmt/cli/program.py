@@ -25,6 +25,7 @@ from cnrfmt.cli import (
     quantize,
     rows,
     salvage,
+    serve,
     tag,
     verify,
 )
@@ -105,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs: Verbs = parser.add_subparsers(
         metavar="VERB", required=True, title="verbs", parser_class=_VerbParser
     )
-    for verb in (info, ls, rows, diff, verify, salvage, convert, quantize, compact, plan, plot, gc, tag, demo):
+    for verb in (info, ls, rows, diff, verify, salvage, convert, quantize, compact, plan, plot, gc, tag, serve, demo):
         verb.add(verbs)
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import time
@@ -109,8 +110,9 @@ class HydratedTable:
         DamagedError, StorageError, TooLargeError
             The rows couldn't be read, or others in the background couldn't: the error names the place.
         """
+        self._owner.raise_error()
         if ids is None:
-            self.ensure_positions(np.flatnonzero(self._present == 0).astype(np.int64, copy=False))
+            self.complete()
         else:
             self.ensure_positions(self.positions(ids))
 
@@ -118,6 +120,7 @@ class HydratedTable:
         """Rows by id or key, in any order, in memory of the caller's own or in `out`; raises as `ensure` does."""
         if column not in self.arrays:
             raise MissingKeyError(f"table {self.name!r}: no column {column!r} here; there are {', '.join(self.arrays)}")
+        self._owner.raise_error()
         positions = self.positions(ids)
         self.ensure_positions(positions)
         found: Array = np.take(self.arrays[column], positions, axis=0, out=out, mode="raise" if out is None else "clip")
@@ -133,9 +136,12 @@ class HydratedTable:
             raise MissingKeyError(f"table {self.name!r}: no {what} {lost} among those that are held")
         return found
 
+    def complete(self) -> None:
+        """As `ensure_positions`, of all rows."""
+        self.ensure_positions(np.flatnonzero(self._present == 0).astype(np.int64, copy=False))
+
     def ensure_positions(self, positions: Ids) -> None:
-        """As `ensure`, of rows by their positions."""
-        self._owner.raise_error()
+        """As `ensure`, of rows by their positions, whatever went wrong with others in the background."""
         while self._left and len(absent := positions[self._present[positions] == 0]):
             self._touch(sorted_ids.union(absent)[: self._at_once])
 
@@ -247,12 +253,23 @@ class Hydration(Mapping[str, HydratedTable]):
     def start(self, tables: dict[str, HydratedTable], counts: Mapping[str, Any]) -> None:
         """Begins with the background."""
         self._tables = tables
-        todo = iter([(table, int(n)) for table in tables.values() for n in table.blocks(counts.get(table.name))])
+        self._begin([(table, int(n)) for table in tables.values() for n in table.blocks(counts.get(table.name))])
+
+    def resume(self) -> None:
+        """Begins with the background once more, where something went wrong with it; what wasn't there yet may come."""
+        if self._error is not None:
+            self.close()
+            self._error = None
+            self._over = threading.Event()
+            self._begin([(table, int(n)) for table in self._tables.values() for n in table.blocks(None)])
+
+    def _begin(self, blocks: list[tuple[HydratedTable, int]]) -> None:
+        todo, over = iter(blocks), self._over
         taking = threading.Lock()
 
         def take() -> tuple[HydratedTable, int] | None:
             with taking:
-                return None if self._over.is_set() else next(todo, None)
+                return None if over.is_set() else next(todo, None)
 
         self._workers = [
             threading.Thread(target=_work, args=(take, self._failed), name="cnrfmt hydration", daemon=True)
@@ -265,7 +282,8 @@ class Hydration(Mapping[str, HydratedTable]):
 
     def _failed(self, error: BaseException) -> None:
         if self._error is None:
-            self._error = error
+            # Without its traceback, whose frames would keep files open.
+            self._error = error.with_traceback(None)
         self._over.set()
 
     def __getitem__(self, name: str) -> HydratedTable:
@@ -301,7 +319,7 @@ class Hydration(Mapping[str, HydratedTable]):
     def raise_error(self) -> None:
         """Raises what went wrong in the background."""
         if self._error is not None:
-            raise self._error
+            raise copy.copy(self._error)
 
     def close(self) -> None:
         """Ends the background. The arrays stay as they are, and `ensure` still decodes what it is asked for."""

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from cnrfmt import dtypes, reader
+from cnrfmt import reader
 from cnrfmt.checkpoint import Checkpoint
-from cnrfmt.errors import CnrError, DamagedError, MissingKeyError, TooLargeError, UsageError, VersionNotFoundError
-from cnrfmt.format.schema import WEIGHT
+from cnrfmt.errors import DamagedError, MissingKeyError, TooLargeError, UsageError, VersionNotFoundError
 from cnrfmt.memory import Budget, check_limit, guarded
 from cnrfmt.patterns import Patterns
 from cnrfmt.reader import PathLike
 from cnrfmt.segment_reader import Backend, Verify
+from cnrfmt.serving.generations import Generations
 from cnrfmt.serving.held_rows import ShardBy, Wanted
 from cnrfmt.serving.hydrating import Hydration, Progress
-from cnrfmt.serving.live_rows import Lease, LiveRows
 from cnrfmt.serving.live_table import LiveTable
 from cnrfmt.serving.served import Next, Served, begin, goes_on, moved
-from cnrfmt.serving.slots import Map, Slots
 from cnrfmt.serving.snapshot import LiveStatus, Snapshot
 from cnrfmt.serving.watching import Watch
 from cnrfmt.storage.fs import Fs
 from cnrfmt.table import Changes, Table
-
-_Maps = dict[int, dict[str, tuple[Slots, Map | None]]]
-"""By generation and table, whose slots, and their map."""
 
 
 class LiveTables(Mapping[str, LiveTable]):
@@ -98,16 +93,15 @@ class LiveTables(Mapping[str, LiveTable]):
             "backend": backend, "verify": verify, "threads": threads, "max_bytes": max_bytes, "fs": fs
         }  # fmt: skip
         self._advancing, self._over = threading.Lock(), threading.Event()
-        self._dead: deque[int] = deque()
-        self._maps: _Maps = {}
-        self._generation = -1
+        self._generations = Generations()
         self._held: deque[Snapshot] = deque(maxlen=hold)
         self._pinned = version is not None or tag is not None or digest is not None
         self._tables: dict[str, Served] = {}
         self._updates = 0
         self._applied_s: float | None = None
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
+        self._failing_since: float | None = None
         self._checkpoint = reader.open(path, version=version, tag=tag, digest=digest, **self._options)
         self._hydrations: list[Hydration] = []
         try:
@@ -175,9 +169,12 @@ class LiveTables(Mapping[str, LiveTable]):
 
     @property
     def progress(self) -> Progress:
-        """How many rows are there of the version that it began with."""
-        some = [one.progress for one in self._hydrations]
-        return Progress(sum(p.rows for p in some), sum(p.of_rows for p in some))
+        """How many rows are there of those that the tables began with."""
+        rows = of_rows = 0
+        for served in self._tables.values():
+            of_rows += served.slots.begun
+            rows += served.slots.begun if served.base is None else served.base.progress.rows
+        return Progress(rows, of_rows)
 
     def advance(self, version: int | None = None, *, digest: str | None = None) -> bool:
         """Goes on to the newest version, or to another one, newer or older; says whether that is another than before.
@@ -224,7 +221,10 @@ class LiveTables(Mapping[str, LiveTable]):
         if checkpoint.manifest.digest == before.digest:
             return False
         started = time.monotonic()
-        self._release()
+        tables = self._tables.values()
+        self._generations.release({one.slots: one.base is None or one.base.is_complete for one in tables})
+        for hydration in self._hydrations:
+            hydration.resume()
         # A view of its own: the checkpoint moves on while snapshots of this version are held.
         view = checkpoint.view
         found: list[Next] = []
@@ -247,14 +247,20 @@ class LiveTables(Mapping[str, LiveTable]):
         if served is not None and goes_on(served.schema, table.schema) and changes.exact:
             return moved(served, table, changes, self._check_memory)
         begun = self._begin({table.name: table}, checkpoint)[table.name]
-        self._hydrations[-1].wait()
+        hydration = self._hydrations[-1]
+        try:
+            hydration.wait()
+        except BaseException:
+            self._hydrations.remove(hydration)
+            raise
         return Next(begun)
 
     def _begin(self, tables: Mapping[str, Table], checkpoint: Checkpoint) -> dict[str, Served]:
         """Begins to decode tables into slots of their own."""
         budget = Budget(self._limit)
         budget.take(self._nbytes, self.path)
-        hydration, found = begin(tables, self._wanted, self._dtype, checkpoint, budget)
+        generation = self._generations.number + 1
+        hydration, found = begin(tables, self._wanted, self._dtype, generation, checkpoint, budget)
         self._hydrations.append(hydration)
         return found
 
@@ -270,41 +276,22 @@ class LiveTables(Mapping[str, LiveTable]):
 
     def _show(self, checkpoint: Checkpoint, found: list[Next]) -> None:
         """Makes what was prepared the version that is served, all tables at once."""
-        lease = Lease()
-        self._generation += 1
-        rows, maps = {}, {}
         tables: dict[str, Served] = {}
         for one in found:
-            served, slots = one.served, one.served.slots
-            name = served.schema.name
+            served = one.served
             if one.step is not None:
-                slots.move(one.step)
-            tables[name] = served
-            column = served.schema.column(WEIGHT)
-            assert column is not None
-            fill = np.frombuffer(column.fill, dtypes.dtype_of(column.dtype))
-            default = np.full(served.schema.dim, fill[0], slots.store.dtype)
-            maps[name] = (slots, slots.map)
-            rows[name] = LiveRows(
-                served.schema, served.positions, served.rows, slots.map, slots.store, default, served.base, lease
-            )
-        self._maps[self._generation] = maps
-        weakref.finalize(lease, self._dead.append, self._generation).atexit = False
+                served.slots.move(one.step)
+            if served.base is not None and served.base.is_complete:
+                # Its arrays are needed no more, nor the files of the version that they were read of.
+                served = replace(served, base=None)
+            tables[served.schema.name] = served
+        lease = self._generations.begin({served.slots: served.slots.map for served in tables.values()})
+        rows = {name: served.rows_for(lease) for name, served in tables.items()}
         self._tables = tables
+        bases = [served.base for served in tables.values() if served.base is not None]
+        self._hydrations = [one for one in self._hydrations if any(base in one.values() for base in bases)]
         # The switch, which look-ups see whole or not at all.
         self._held.append(Snapshot(checkpoint, rows, lease))
-
-    def _release(self) -> None:
-        """Takes back what only generations had that nobody looks at any more."""
-        gone: _Maps = {}
-        while self._dead:
-            generation = self._dead.popleft()
-            gone[generation] = self._maps.pop(generation)
-        oldest = min(self._maps)
-        for name, served in self._tables.items():
-            slots = served.slots
-            dead, alive = (_maps_of(slots, name, some) for some in (gone, self._maps))
-            slots.release(dead, [m for _, m in alive], oldest, slots=served.base.is_complete)
 
     def follow(
         self,
@@ -316,7 +303,8 @@ class LiveTables(Mapping[str, LiveTable]):
     ) -> None:
         """Takes in each new version from now on, in a thread of its own, until `close`.
 
-        What can't be taken in is tried again, and told by `status`; look-ups go on with what there is.
+        What can't be taken in is tried again, and told by `status`, as is what `on_update` raises, until it is called
+        again; look-ups go on with what there is.
 
         Parameters
         ----------
@@ -335,13 +323,21 @@ class LiveTables(Mapping[str, LiveTable]):
 
         def run() -> None:
             watch, told = Watch(self.path, float(poll), self._over), None
+            refused: Exception | None = None
             while not self._over.is_set():
+                # Whatever goes wrong, others must be told, and what is served goes on.
                 try:
-                    if not self._pinned and self.advance() and on_update is not None:
-                        on_update(self.snapshot())
-                    self._error = None
-                except CnrError as error:
-                    self._error = error
+                    moved = not self._pinned and self.advance()
+                except Exception as error:
+                    self._fail(error)
+                else:
+                    if moved and on_update is not None:
+                        try:
+                            on_update(self.snapshot())
+                            refused = None
+                        except Exception as error:
+                            refused = error
+                    self._fail(refused)
                 status = self.status()
                 if max_age is not None and on_age is not None and status.age_s > max_age and told != status.version:
                     told = status.version
@@ -352,9 +348,14 @@ class LiveTables(Mapping[str, LiveTable]):
         self._thread = threading.Thread(target=run, name="cnrfmt live tables", daemon=True)
         self._thread.start()
 
+    def _fail(self, error: Exception | None) -> None:
+        """Says what is wrong with following, or that nothing is."""
+        self._error = error
+        self._failing_since = None if error is None else self._failing_since or time.monotonic()
+
     def status(self) -> LiveStatus:
         """How this server stands."""
-        served = self._held[-1]
+        served, failing = self._held[-1], self._failing_since
         return LiveStatus(
             served.version,
             served.step,
@@ -365,6 +366,7 @@ class LiveTables(Mapping[str, LiveTable]):
             self.progress,
             self._pinned,
             self._error,
+            0.0 if failing is None else time.monotonic() - failing,
         )
 
     def close(self) -> None:
@@ -390,9 +392,3 @@ class LiveTables(Mapping[str, LiveTable]):
     # A mapping compares its items, which would be looked up.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
-
-
-def _maps_of(slots: Slots, name: str, maps: _Maps) -> list[tuple[int, Map]]:
-    """The maps that generations had of these slots of a table."""
-    found = ((generation, *tables[name]) for generation, tables in maps.items() if name in tables)
-    return [(generation, one) for generation, owner, one in found if owner is slots and one is not None]

@@ -11,16 +11,13 @@ from cnrfmt.errors import MissingKeyError, UsageError
 from cnrfmt.format.schema import TableSchema
 from cnrfmt.inputs import as_ids
 from cnrfmt.pooling import Pooled, as_bags
+from cnrfmt.serving.generations import Lease
 from cnrfmt.serving.hydrating import HydratedTable
 from cnrfmt.serving.positions import Positions
 from cnrfmt.serving.slots import Map
 
 _SCRATCH = 256 << 10
 """Bytes of rows that are converted at a time."""
-
-
-class Lease:
-    """What all tables of one generation hold: when it is gone, nobody looks at that generation any more."""
 
 
 class LiveRows:

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from cnrfmt import dtypes
 from cnrfmt.arrays import Ids
 from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.errors import UsageError
-from cnrfmt.format.schema import TableSchema
+from cnrfmt.format.schema import WEIGHT, TableSchema
 from cnrfmt.memory import Budget
+from cnrfmt.serving.generations import Lease
 from cnrfmt.serving.held_rows import Choice, Wanted
 from cnrfmt.serving.hydrating import HydratedTable, Hydration, hydrate
+from cnrfmt.serving.live_rows import LiveRows
 from cnrfmt.serving.positions import Positions
 from cnrfmt.serving.slots import MOST_SLOTS, Move, Slots
 from cnrfmt.table import Changes, Table
@@ -32,7 +35,17 @@ class Served:
     positions: Positions
     rows: int
     slots: Slots
-    base: HydratedTable
+    base: HydratedTable | None
+    """The rows that it began with, while they aren't all there."""
+
+    def rows_for(self, lease: Lease) -> LiveRows:
+        """Its rows for those who look at this generation, and so hold the lease."""
+        schema, slots = self.schema, self.slots
+        column = schema.column(WEIGHT)
+        assert column is not None
+        fill = np.frombuffer(column.fill, dtypes.dtype_of(column.dtype))
+        default = np.full(schema.dim, fill[0], slots.store.dtype)
+        return LiveRows(schema, self.positions, self.rows, slots.map, slots.store, default, self.base, lease)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +58,16 @@ class Next:
 
 
 def begin(
-    tables: Mapping[str, Table], wanted: Wanted, dtype: np.dtype[Any] | None, checkpoint: Checkpoint, budget: Budget
+    tables: Mapping[str, Table],
+    wanted: Wanted,
+    dtype: np.dtype[Any] | None,
+    generation: int,
+    checkpoint: Checkpoint,
+    budget: Budget,
 ) -> tuple[Hydration, dict[str, Served]]:
     """Begins to decode tables into slots of their own, floating-point ones as `dtype` if one is given.
+
+    `generation` is the one that they are first seen with.
 
     Raises `UsageError`, `MissingKeyError` and `TooLargeError`.
     """
@@ -81,7 +101,7 @@ def begin(
             choices[name],
             hydration[name].index,
             len(hydration[name]),
-            Slots(stores[name], len(hydration[name])),
+            Slots(stores[name], len(hydration[name]), generation),
             hydration[name],
         )
         for name, table in tables.items()
@@ -113,7 +133,8 @@ def moved(served: Served, table: Table, changes: Changes, check_memory: Callable
         f"table {table.name!r}, {len(ids)} changed rows",
     )
     if slots.room() < len(ids):
-        served.base.ensure()
+        if served.base is not None:
+            served.base.complete()
         slots.grow(len(ids))
     taken = slots.take(len(ids))
     try:

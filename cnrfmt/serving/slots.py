@@ -38,14 +38,14 @@ class Move:
 class Slots:
     """The rows of one table, in `store` (slots, elements). For one thread that moves on, beside any that read.
 
-    Versions have numbers, *generations*, which ascend without gaps from 0.
+    Versions have numbers, *generations*, which ascend without gaps from the one that the rows began with.
     """
 
-    def __init__(self, store: Array, count: int) -> None:
+    def __init__(self, store: Array, count: int, generation: int = 0) -> None:
         self.store, self._begun, self._end = store, count, count
         self._free = np.empty(0, np.int64)
         self._map: Map | None = None
-        self._generation = 0
+        self._generation = generation
         # The maps that nobody has any more, with the generation whose map each was.
         self._pool: list[tuple[int, Map]] = []
         self._changed: dict[int, Ids] = {}
@@ -56,6 +56,11 @@ class Slots:
     def capacity(count: int) -> int:
         """Slots to make room for, so that `count` rows can move on; untouched, they take no memory."""
         return min(MOST_SLOTS, 2 * count + _SPARE)
+
+    @property
+    def begun(self) -> int:
+        """Rows that it began with, each in the slot of its position."""
+        return self._begun
 
     @property
     def map(self) -> Map | None:

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.errors import MissingKeyError
 from cnrfmt.format.manifest import Manifest
+from cnrfmt.serving.following import Changed
+from cnrfmt.serving.generations import Lease
 from cnrfmt.serving.hydrating import Progress
-from cnrfmt.serving.live_rows import Lease, LiveRows
+from cnrfmt.serving.live_rows import LiveRows
+from cnrfmt.table import Changes
 
 
 class Snapshot(Mapping[str, LiveRows]):
@@ -36,6 +39,10 @@ class Snapshot(Mapping[str, LiveRows]):
     def manifest(self) -> Manifest:
         """The commit record of the version."""
         return self._view.manifest
+
+    def changed_since(self, before: Manifest) -> Mapping[str, Changes]:
+        """By table, the rows that changed after another version of the container; found out when it is asked for."""
+        return Changed(self._view, before)
 
     @property
     def dense(self) -> dict[str, Any]:
@@ -77,6 +84,8 @@ class LiveStatus(NamedTuple):
         Whether a version was asked for, so that no newer one is taken in by itself.
     error
         What is wrong with following; None where nothing is.
+    failing_s
+        Seconds since that went wrong first; 0 where nothing is.
     """
 
     version: int
@@ -87,4 +96,5 @@ class LiveStatus(NamedTuple):
     applied_s: float | None
     hydrated: Progress
     pinned: bool
-    error: BaseException | None
+    error: Exception | None
+    failing_s: float

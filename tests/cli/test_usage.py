@@ -25,6 +25,7 @@ VERBS = (
     "plot",
     "gc",
     "tag",
+    "serve",
     "demo",
 )
 

@@ -411,3 +411,24 @@ def test_bags_are_pooled_as_torch_does(tmp_path: Path, dtype: Any, mode: str) ->
             live["dense"].pool([1], [1])
         with pytest.raises(cnrfmt.MissingKeyError, match="holds no row 3000"):
             live["dense"].pool([3000], [0])
+
+
+def test_what_a_call_back_raises_is_told(tmp_path: Path) -> None:
+    path = chain(tmp_path / "run", deltas=0)
+
+    def on_update(snapshot: cnrfmt.Snapshot) -> None:
+        if snapshot.version == 1:
+            raise LookupError("no such luck")
+
+    with LiveTables(path) as live:
+        before = live.snapshot().manifest
+        live.follow(poll=0.005, on_update=on_update)
+        for version in (1, 2):
+            cnrfmt.append(path, {"dense": Rows([version], np.ones((1, 8), F32))}, fs=QUICK)
+            end = time.monotonic() + 60
+            while (live.version, live.status().error is None) != (version, version == 2) and time.monotonic() < end:
+                time.sleep(0.005)
+            status = live.status()
+            assert (status.version, str(status.error)) == (version, "no such luck" if version == 1 else "None")
+            assert (status.failing_s > 0) is (version == 1)
+        assert live.snapshot().changed_since(before)["dense"].rows.tolist() == [1, 2]

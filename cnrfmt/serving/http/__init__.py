@@ -1,0 +1,1 @@
+"""A small server of look-ups over HTTP."""

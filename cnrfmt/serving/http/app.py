@@ -1,0 +1,385 @@
+"""The application: what each address answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from base64 import b64encode
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cnrfmt.errors import CnrError, MissingKeyError, UsageError, VersionNotFoundError
+from cnrfmt.format.manifest import Manifest
+from cnrfmt.serving.http import metrics, wire
+from cnrfmt.serving.http.wire import JSON, ROWS, Call, Form, Limits, RequestError
+from cnrfmt.serving.live import LiveTables
+from cnrfmt.serving.live_rows import LiveRows
+from cnrfmt.serving.snapshot import Snapshot
+
+_FAILING_S = 30.0
+"""Following may fail so long before the server calls itself unhealthy: a trainer may be putting a file in place."""
+_KEPT = 240
+"""Updates that the page shows."""
+_PARSED_INLINE = 16 << 10
+_INLINE = {JSON: 1 << 10, ROWS: 1 << 16}
+"""Bytes of a body, and values of an answer, that take a millisecond at the most, and are worked on at once: to hand
+them to a thread takes 0.1 ms more, of which look-ups in the binary form take less than that."""
+_PAGE = (files("cnrfmt.serving.http") / "page.html").read_text("utf-8")
+_OPEN = ("/", "/health")
+"""What needs no token: the page knows nothing by itself, and those who look after health seldom have one."""
+
+
+class _Taken(NamedTuple):
+    """A version that was taken in, for the page: `changed` is how many rows by table, None where that isn't known."""
+
+    version: int
+    step: int | None
+    at: float
+    seconds: float | None
+    changed: Mapping[str, int] | None
+
+
+class Service:
+    """Tables that are served over HTTP. `application` is what a server of ASGI runs.
+
+    Parameters
+    ----------
+    live
+        The tables.
+    limits
+        What a request may ask for.
+    token
+        Whoever asks must have it; None lets everybody ask.
+    hosts
+        The names that the server is asked under; None for any.
+    max_age
+        The server calls itself unhealthy where what it serves was committed more than so many seconds ago.
+    failing_s
+        And where it couldn't take in a newer version for so long.
+    threads
+        How many large requests are worked on at a time.
+    """
+
+    def __init__(
+        self,
+        live: LiveTables,
+        *,
+        limits: Limits | None = None,
+        token: str | None = None,
+        hosts: Collection[str] | None = None,
+        max_age: float | None = None,
+        failing_s: float = _FAILING_S,
+        threads: int = 2,
+    ) -> None:
+        self.live = live
+        self._limits, self._max_age, self._failing_s = limits or Limits(), max_age, failing_s
+        self._started = time.time()
+        self._taken: deque[_Taken] = deque(maxlen=_KEPT)
+        self._before = live.snapshot().manifest
+        self._is_hydrated = False
+        self._warm: set[bool] = set()
+        self._pool = ThreadPoolExecutor(threads, "cnrfmt request")
+        routes = [
+            Route("/", _page, methods=["GET"]),
+            Route("/lookup", self._answering(pooled=False), methods=["POST"]),
+            Route("/pool", self._answering(pooled=True), methods=["POST"]),
+            Route("/tables", self._tables, methods=["GET"]),
+            Route("/health", self._health, methods=["GET"]),
+            Route("/status", self._status, methods=["GET"]),
+            Route("/metrics", self._metrics, methods=["GET"]),
+        ]
+        handlers: dict[Any, Any] = {
+            CnrError: _failed, HTTPException: _not_here, ClientDisconnect: _gone, Exception: _broken
+        }  # fmt: skip
+        app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
+        self.metrics = metrics.Metrics([route.path for route in routes], live.status)
+        guarded = _Guard(app, None if token is None else token.encode(), hosts)
+        self.application: ASGIApp = metrics.Measured(guarded, self.metrics)
+
+    def took(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Notes a version that was taken in, and gives what there is to say of it."""
+        changed = _changed(self._before, snapshot)
+        seconds = self.live.status().applied_s
+        self._taken.append(_Taken(snapshot.version, snapshot.step, time.time(), seconds, changed))
+        self._before = snapshot.manifest
+        rows = None if changed is None else sum(changed.values())
+        if rows:
+            self.metrics.count_changed(rows)
+        return {"version": snapshot.version, "step": snapshot.step, "changed_rows": rows, "seconds": seconds}
+
+    def unhealthy(self) -> str | None:
+        """Why this server shouldn't be asked; None where it may."""
+        try:
+            self.live.wait(0)
+        except CnrError as error:
+            return f"rows can't be read: {error}"
+        status = self.live.status()
+        if status.error is not None and status.failing_s >= self._failing_s:
+            return f"no newer version could be taken in for {status.failing_s:.0f} s: {status.error}"
+        if self._max_age is not None and status.age_s > self._max_age:
+            return f"version {status.version} was committed {status.age_s:.3g} s ago, {self._max_age:g} are allowed"
+        return None
+
+    def close(self) -> None:
+        """Ends the threads that work on requests."""
+        self._pool.shutdown()
+
+    def _answering(self, *, pooled: bool) -> Callable[[Request], Awaitable[Response]]:
+        async def answering(request: Request) -> Response:
+            sent, wanted = _forms(request)
+            body = await self._body(request)
+            run = asyncio.get_running_loop().run_in_executor
+
+            def read() -> Call:
+                return wire.read_request(body, sent, self._limits, pooled=pooled)
+
+            call = read() if len(body) <= _PARSED_INLINE else await run(self._pool, read)
+            # One version for all that the request does.
+            snapshot = self.live.snapshot(call.version)
+            rows = _table(snapshot, call.table)
+            values = call.rows * rows.shape[1]
+            self._check_answer(values, rows.dtype if call.mode is None else np.dtype(np.float32), wanted)
+
+            def answer() -> bytes:
+                return wire.answer(snapshot.version, _rows(rows, call), wanted)
+
+            few = values <= _INLINE[wanted] and len(call.ids) <= _INLINE[JSON]
+            # What is asked first has its kernels loaded, or even compiled.
+            inline = few and pooled in self._warm and self._all_there()
+            content = answer() if inline else await run(self._pool, answer)
+            self._warm.add(pooled)
+            return Response(content, media_type=wanted)
+
+        return answering
+
+    def _all_there(self) -> bool:
+        """Whether no row is still to be decoded, which takes its time."""
+        if not self._is_hydrated:
+            done, total = self.live.progress
+            self._is_hydrated = done == total
+        return self._is_hydrated
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._limits.request_bytes
+        message, advice = f"the body has more than the {limit} bytes that are allowed", "send several requests"
+        declared = request.headers.get("content-length")
+        if declared is not None and declared.isdecimal() and int(declared) > limit:
+            raise RequestError(413, message, advice)
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise RequestError(413, message, advice)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _check_answer(self, values: int, dtype: np.dtype[Any], form: Form) -> None:
+        each = wire.JSON_VALUE if form == JSON else wire.elements_of(dtype).itemsize
+        if values * each > self._limits.answer_bytes:
+            raise RequestError(
+                413,
+                f"the answer would take up to {values * each} bytes, and {self._limits.answer_bytes} are allowed",
+                "send several requests" + (f", or ask for the binary form: Accept: {ROWS}" if form == JSON else ""),
+            )
+
+    async def _tables(self, request: Request) -> Response:
+        snapshot = self.live.snapshot()
+        last = self._taken[-1] if self._taken else None
+        changed = last.changed or {} if last is not None and last.version == snapshot.version else {}
+        tables = [
+            {
+                "name": rows.name,
+                "rows": len(rows),
+                "dim": rows.shape[1],
+                "dtype": rows.dtype.name,
+                "keyed": rows.keyed,
+                "bytes": len(rows) * rows.shape[1] * rows.dtype.itemsize,
+                "changed_rows": changed.get(rows.name),
+            }
+            for rows in snapshot.values()
+        ]
+        return _json(200, {"version": snapshot.version, "step": snapshot.step, "tables": tables})
+
+    async def _health(self, request: Request) -> Response:
+        reason = await asyncio.get_running_loop().run_in_executor(self._pool, self.unhealthy)
+        found: dict[str, Any] = {"status": "ok" if reason is None else "failing"}
+        if request.scope["cnrfmt.trusted"]:
+            status = self.live.status()
+            found |= {"version": status.version, "step": status.step, "age_s": round(status.age_s, 3)}
+            found |= {} if reason is None else {"error": reason, "what to do": "look at GET /status, and at its log"}
+        return _json(200 if reason is None else 503, found)
+
+    async def _status(self, request: Request) -> Response:
+        status, snapshot = self.live.status(), self.live.snapshot()
+        found = {
+            "path": self.live.path,
+            "version": status.version,
+            "versions": self.live.versions,
+            "step": status.step,
+            "created": status.created.astimezone(UTC).isoformat(),
+            "age_s": round(status.age_s, 3),
+            "max_age_s": self._max_age,
+            "updates": status.updates,
+            "update_s": status.applied_s,
+            "hydrated": status.hydrated.rows,
+            "rows_to_hydrate": status.hydrated.of_rows,
+            "pinned": status.pinned,
+            "error": None if status.error is None else str(status.error),
+            "tables": len(snapshot),
+            "up_s": round(time.time() - self._started, 3),
+            "history": [
+                {
+                    "version": one.version,
+                    "step": one.step,
+                    "at": datetime.fromtimestamp(one.at, UTC).isoformat(),
+                    "seconds": one.seconds,
+                    "changed_rows": None if one.changed is None else sum(one.changed.values()),
+                }
+                for one in tuple(self._taken)
+            ],
+        }
+        return _json(200, found)
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self.metrics.text(), media_type=metrics.CONTENT_TYPE)
+
+
+class _Guard:
+    """Lets only those ask who may."""
+
+    def __init__(self, app: ASGIApp, token: bytes | None, hosts: Collection[str] | None) -> None:
+        self._app, self._token = app, token
+        self._hosts = None if hosts is None else frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, or refuses it."""
+        heads: dict[bytes, bytes] = dict(scope["headers"])
+        host = heads.get(b"host", b"").decode("latin-1")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        scope["cnrfmt.trusted"] = self._has_token(heads.get(b"authorization", b""))
+        refused: Response | None = None
+        # A page of the web may have its own name lead here, and ask as if it were at home.
+        if self._hosts is not None and name not in self._hosts:
+            names = ", ".join(sorted(self._hosts))
+            refused = _refusal(421, f"this server isn't {host!r}", f"ask it as {names}, or start it with a token")
+        elif not scope["cnrfmt.trusted"] and scope["path"] not in _OPEN:
+            advice = "send Authorization: Bearer and the token that the server was started with"
+            refused = _refusal(401, "the token is missing or wrong", advice, {"WWW-Authenticate": "Bearer"})
+        await (self._app if refused is None else refused)(scope, receive, send)
+
+    def _has_token(self, authorization: bytes) -> bool:
+        if self._token is None:
+            return True
+        scheme, _, given = authorization.partition(b" ")
+        # However long the right beginning of a wrong one is, this takes the same time.
+        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
+
+
+def _forms(request: Request) -> tuple[Form, Form]:
+    """What a body is sent as, and what the answer is to be."""
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if sent not in (JSON, ROWS):
+        found = f"the content type is {sent!r}" if sent else "the request has no content type"
+        raise RequestError(415, found, f"send Content-Type: {JSON}, or {ROWS}")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise RequestError(415, f"the body is encoded by {coding!r}", "send it as it is")
+    accepted = request.headers.get("accept", "")
+    forms: tuple[Form, Form] = (JSON, ROWS)
+    named = [form for form in forms if form in accepted.lower()]
+    form = forms[sent == ROWS]
+    return form, named[0] if len(named) == 1 else form
+
+
+def _table(snapshot: Snapshot, name: str) -> LiveRows:
+    try:
+        return snapshot[name]
+    except MissingKeyError as error:
+        raise RequestError(404, str(error), "GET /tables lists them") from None
+
+
+def _rows(rows: LiveRows, call: Call) -> Any:
+    try:
+        if call.offsets is None:
+            return rows.lookup(call.ids)
+        return rows.pool(call.ids, call.offsets, weights=call.weights, mode=call.mode or "sum")
+    except MissingKeyError as error:
+        raise RequestError(422, str(error), "ask for rows that this server holds: GET /tables lists them") from None
+    except UsageError as error:
+        raise RequestError(422, str(error), "mend the request; the documentation has examples") from None
+
+
+def _changed(before: Manifest, snapshot: Snapshot) -> dict[str, int] | None:
+    """How many rows of each table that is served were changed since a version."""
+    try:
+        changes = snapshot.changed_since(before)
+        return {name: len(changes[name].rows) for name in snapshot}
+    except (CnrError, OSError):
+        # One of the versions is gone by now: then nobody knows.
+        return None
+
+
+def _json(status: int, found: Any, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps(found, allow_nan=False), status, headers, JSON)
+
+
+def _refusal(status: int, message: str, advice: str, headers: Mapping[str, str] | None = None) -> Response:
+    return _json(status, {"error": message, "what to do": advice}, headers)
+
+
+async def _failed(request: Request, error: CnrError) -> Response:
+    """What was wrong with a request, or with the container."""
+    if isinstance(error, RequestError):
+        return _refusal(error.status, error.message, error.advice)
+    if isinstance(error, VersionNotFoundError):
+        return _refusal(404, str(error), "leave version out for the newest, or start the server with --hold")
+    return _refusal(500, str(error), "tell whoever runs the server; `cnrfmt verify` finds what is damaged")
+
+
+async def _not_here(request: Request, error: HTTPException) -> Response:
+    path = json.dumps(request.scope["path"])
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return _refusal(405, f"{path} doesn't take {request.method}", f"use {allowed}", error.headers)
+    advice = "there are /lookup, /pool, /tables, /health, /status and /metrics"
+    return _refusal(error.status_code, f"there is no {path}", advice)
+
+
+async def _gone(request: Request, error: ClientDisconnect) -> Response:
+    # Nobody reads this; it is counted.
+    return _refusal(400, "the client went away", "send the whole request")
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _refusal(500, "the server failed", "tell whoever runs it: its log says more")
+
+
+async def _page(request: Request) -> Response:
+    return Response(_PAGE, media_type="text/html", headers={"Content-Security-Policy": _POLICY})
+
+
+def _hash_of(element: str) -> str:
+    """The digest by which a browser knows the one script, or style, that the page has."""
+    inner = _PAGE.split(f"<{element}>")[1].split(f"</{element}>")[0]
+    return f"'sha256-{b64encode(sha256(inner.encode()).digest()).decode()}'"
+
+
+_POLICY = (
+    f"default-src 'none'; script-src {_hash_of('script')}; style-src {_hash_of('style')}; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)

@@ -1,0 +1,249 @@
+"""The command as a process: it follows a trainer, answers all the while, and ends when it is told to."""
+
+from __future__ import annotations
+
+import builtins
+import http.client
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import cnrfmt
+from cnrfmt.cli import main, serve
+from cnrfmt.serving.http import server, wire
+from cnrfmt.serving.http.wire import ROWS
+from tests.serving.http.support import Process
+
+ROWS_OF, DIM, SWITCHES = 64, 8, 10
+EVERY = np.arange(ROWS_OF)
+
+
+def rows(version: int) -> Any:
+    """Rows that say in every element of which version they are."""
+    return np.full((ROWS_OF, DIM), version, np.float32)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "run7"
+    cnrfmt.save(found, {"user": rows(0), "item": rows(0)}, step=0)
+    return found
+
+
+class Asking:
+    """Asks again and again, in turn by JSON, in the binary form, and for sums, until it is told to end."""
+
+    def __init__(self, url: str) -> None:
+        self.faults: list[str] = []
+        self.versions: set[int] = set()
+        self.count = 0
+        self._url, self._over = url, threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        asked = {"ids": EVERY.tolist()}
+        with httpx.Client(base_url=self._url) as client:
+            while not self._over.is_set():
+                table = ("user", "item")[self.count % 2]
+                self._check(client.post("/lookup", json=asked | {"table": table}), "json")
+                packed = wire.pack_request(table, EVERY)
+                self._check(client.post("/lookup", content=packed, headers={"content-type": ROWS}), "rows")
+                pooled = wire.pack_request(table, EVERY, offsets=[0, 32], mode="mean")
+                self._check(client.post("/pool", content=pooled, headers={"content-type": ROWS}), "pool")
+
+    def _check(self, answer: httpx.Response, how: str) -> None:
+        self.count += 1
+        if answer.status_code != 200:
+            self.faults.append(f"{how}: {answer.status_code} {answer.text}")
+            return
+        if how == "json":
+            version, found = answer.json()["version"], np.array(answer.json()["rows"])
+        else:
+            version, found = wire.unpack_answer(answer.content)
+        self.versions.add(version)
+        if found.shape[1] != DIM or not (found == version).all():
+            self.faults.append(f"{how}: version {version} has {np.unique(found)}")
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def test_every_answer_is_one_version_whole_while_versions_come(path: Path) -> None:
+    with Process(path, "--port", 0, "--max-age", 3600) as process:
+        started = process.wait_for("serving")
+        assert (started["version"], started["step"], started["tables"]) == (0, 0, 2)
+        asking = Asking(started["url"])
+        try:
+            for version in range(1, SWITCHES + 1):
+                change = cnrfmt.Rows(EVERY, rows(version))
+                assert cnrfmt.append(path, {"user": change, "item": change}, step=10 * version) == version
+                while (update := process.wait_for("update"))["version"] < version:
+                    pass
+                assert (update["version"], update["step"]) == (version, 10 * version)
+                assert update["changed_rows"] == 2 * ROWS_OF
+            health = httpx.get(f"{started['url']}/health").json()
+            assert (health["status"], health["version"]) == ("ok", SWITCHES)
+        finally:
+            asking.end()
+        assert asking.faults == []
+        assert asking.versions <= set(range(SWITCHES + 1))
+        assert {0, SWITCHES} & asking.versions
+        assert len(asking.versions) > 2
+        assert process.end() == (0, "")
+        assert process.wait_for("ended")["version"] == SWITCHES
+
+
+def test_what_is_under_way_is_answered_before_it_ends(path: Path, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    words = (path, "--port", 0, "--max-request-bytes", 1000, "--token-file", token, "--tables", "us*")
+    headers = {"authorization": "Bearer s3cret", "content-type": ROWS}
+    with Process(*words, CNRFMT_SERVE_TOKEN="another") as process:
+        url = process.wait_for("serving")["url"]
+        assert [one["name"] for one in httpx.get(f"{url}/tables", headers=headers).json()["tables"]] == ["user"]
+        assert httpx.post(f"{url}/lookup", content=bytes(2000)).status_code == 401
+        # It is refused as it begins, and the answer is there to be read all the same.
+        assert httpx.post(f"{url}/lookup", content=bytes(1 << 22), headers=headers).status_code == 413
+        where = httpx.URL(url)
+        # What is no HTTP at all is refused, and nothing is written of it.
+        with socket.create_connection((where.host, where.port or 0), timeout=60) as raw:
+            raw.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+            assert raw.recv(100).startswith(b"HTTP/1.1 400")
+        body = wire.pack_request("user", EVERY)
+        connection = http.client.HTTPConnection(where.host, where.port or 0, timeout=60)
+        connection.putrequest("POST", "/lookup")
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            connection.putheader(name, value)
+        connection.endheaders(body[:-1])
+        # When another request was answered, this one has come, too.
+        assert httpx.get(f"{url}/health").status_code == 200
+        ended: list[tuple[int, str]] = []
+        ending = threading.Thread(target=lambda: ended.append(process.end(signal.SIGINT)))
+        ending.start()
+        connection.send(body[-1:])
+        answer = connection.getresponse()
+        assert (answer.status, wire.unpack_answer(answer.read())[1].tolist()) == (200, rows(0).tolist())
+        connection.close()
+        ending.join()
+        assert ended == [(0, "")]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(["serve", *map(str, words)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_wrong_calls(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    port = ("--port", 0)
+    assert "no table matches 'nobody'" in refused(capsys, path, *port, "--tables", "nobody")
+    assert "I/N such as 0/4" in refused(capsys, path, *port, "--shard", "4/4")
+    assert "--poll is a number of seconds above 0, found 0.0" in refused(capsys, path, *port, "--poll", 0)
+    assert "--max-age is a number of seconds above 0, found nan" in refused(capsys, path, *port, "--max-age", "nan")
+    assert "--max-ids is at least 1, found 0" in refused(capsys, path, *port, "--max-ids", 0)
+    assert "--hold is how many versions are held, at least 1, found 0" in refused(capsys, path, *port, "--hold", 0)
+    assert "--max-bytes allows 100" in refused(capsys, path, *port, "--max-bytes", 100)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        assert f"can't listen at 127.0.0.1, port {number}" in refused(capsys, path, "--port", number)
+    assert "--port is a number from 0 to 65535, found 70000" in refused(capsys, path, "--port", 70000)
+    for token in ("", "two words", "\u00fc"):
+        monkeypatch.setenv("CNRFMT_SERVE_TOKEN", token)
+        assert "CNRFMT_SERVE_TOKEN must hold a token" in refused(capsys, path, *port)
+    monkeypatch.undo()
+    empty = path.with_name("token")
+    empty.touch()
+    assert f"{empty} must hold a token" in refused(capsys, path, *port, "--token-file", empty)
+    assert main(["serve", str(path.with_name("nothing")), "--port", "0"]) == 4
+    assert main(["serve", str(path), "--port", "0", "--token-file", str(path.with_name("nothing"))]) == 4
+
+
+def test_without_the_extra_it_says_what_to_install(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = builtins.__import__
+
+    def without(name: str, *args: Any) -> Any:
+        if name == "cnrfmt.serving.http":
+            raise ImportError(name, name="uvicorn")
+        return found(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    text = refused(capsys, path)
+    assert text == "cnrfmt: serve needs uvicorn, which isn't installed; run: pip install 'cnrfmt[serve]'\n"
+
+
+def test_who_is_reached_by_others_without_a_token_is_warned(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server.uvicorn.Server, "run", lambda *_, **__: None)
+    monkeypatch.delenv("CNRFMT_SERVE_TOKEN", raising=False)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert main(["serve", str(path), "--host", "0.0.0.0", "--port", "0"]) == 0
+    shown = capsys.readouterr()
+    assert "can read these tables; give --token-file" in shown.err
+    assert "run7: version 0 (step 0), 2 tables, at http://0.0.0.0:" in shown.out
+    assert shown.out.endswith("ended at version 0\n")
+    monkeypatch.setenv("CNRFMT_SERVE_TOKEN", "s3cret")
+    assert main(["serve", str(path), "--host", "0.0.0.0", "--port", "0"]) == 0
+    assert capsys.readouterr().err == ""
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_log_that_nobody_reads_doesnt_end_following(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def tell(event: str, facts: dict[str, Any]) -> None:
+        told.append(event)
+        if event in ("update", "warning"):
+            raise BrokenPipeError
+
+    def run(*_: Any, **__: Any) -> None:
+        for version in (1, 2):
+            cnrfmt.append(path, {"user": cnrfmt.Rows(EVERY, rows(version))}, step=version)
+            end = time.monotonic() + 60
+            while live.version < version and time.monotonic() < end:
+                time.sleep(0.01)
+
+    live = cnrfmt.LiveTables(path)
+    monkeypatch.setattr(server.uvicorn.Server, "run", run)
+    with server.listen("127.0.0.1", 0) as sock:
+        server.serve(live, sock, server.Settings(max_age=1e-9), tell)
+    assert live.status().version == 2
+    assert {"serving", "update", "warning", "ended"} == set(told)
+
+
+def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    for facts in (
+        {"version": 3, "step": 30, "changed_rows": 1234, "seconds": 0.0123},
+        {"version": 3, "step": None, "changed_rows": None, "seconds": None},
+    ):
+        serve._write("update", facts)
+    serve._write("warning", {"warning": "old\x1b[2J"})
+    serve._write_json("warning", {"warning": "old\x1b[2J"})
+    shown = capsys.readouterr()
+    assert shown.out == "version 3 (step 30), 1,234 rows changed, taken in within 12.3 ms\nversion 3\n" + (
+        '{"event": "warning", "warning": "old\\u001b[2J"}\n'
+    )
+    assert shown.err == "cnrfmt: warning: old\\x1b[2J\n"
+
+
+def test_an_address_of_the_newer_kind() -> None:
+    try:
+        found = server.listen("::1", 0)
+    except cnrfmt.UsageError:
+        # A machine without it.
+        return
+    with found:
+        assert server.is_local(found)
+        assert server.url_of(found).startswith("http://[::1]:")
