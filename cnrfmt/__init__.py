@@ -45,7 +45,8 @@ from cnrfmt.requantizing import requantize
 from cnrfmt.salvaging import Loss, Salvage, salvage
 from cnrfmt.serving.following import Follower, Update, follow
 from cnrfmt.serving.held_rows import shard_of
-from cnrfmt.serving.hydrating import HydratedTable, Hydration
+from cnrfmt.serving.hydrated_table import HydratedTable
+from cnrfmt.serving.hydrating import Hydration
 from cnrfmt.serving.live import LiveTables
 from cnrfmt.serving.live_rows import LiveRows
 from cnrfmt.serving.live_table import LiveTable

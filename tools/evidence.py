@@ -80,7 +80,14 @@ def _filesystems(found: Any) -> Iterator[Row]:
 
 
 def _kills(found: Any) -> Iterator[Row]:
-    tried = f"{_count(found['counts']['kills'])} kills of {_count(found['containers'])} containers' writers"
+    counts = found["counts"]
+    tried = f"{_count(counts['kills'])} kills of {_count(found['containers'])} containers' writers"
+    if "servers killed" in counts:
+        tried += (
+            f", and {_count(counts['servers killed'])} of servers that followed these; "
+            f"{_count(counts['versions followed'])} versions followed, "
+            f"{_count(counts['looks at what is served'])} looks at what servers had"
+        )
     yield Row("kills", tried, _failures([found]), [found])
 
 
@@ -91,14 +98,22 @@ def _ranks(found: Any) -> Iterator[Row]:
 
 
 def _machine(found: Any) -> Iterator[Row]:
-    steps = _total([one["outcomes"] for one in found], "steps")
-    yield Row("state machine", f"{_total(found, 'examples')} sequences, {steps} steps", _failures(found), found)
+    outcomes = [one["outcomes"] for one in found]
+    tried = f"{_total(found, 'examples')} sequences, {_total(outcomes, 'steps')} steps"
+    if any("followed" in one for one in outcomes):
+        tried += (
+            f"; {_total(outcomes, 'followed')} versions followed, "
+            f"{_total(outcomes, 'followed, another history refused')} histories refused that weren't the one followed"
+        )
+    yield Row("state machine", tried, _failures(found), found)
 
 
 def _faults(engine: str) -> Callable[[Any], Iterator[Row]]:
     def rows(found: Any) -> Iterator[Row]:
         outcomes = ", ".join(f"{name} {_count(n)}" for name, n in sorted(found["outcomes"].items()))
         tried = f"{_count(found['trials'])} faults of {len(found['by_fault'])} kinds ({outcomes})"
+        if following := sum(n for work, n in found["by_work"].items() if work.startswith(("live, ", "follow, "))):
+            tried += f", {_count(following)} of them while something follows"
         yield Row(engine, tried, _failures([found]), [found])
 
     return rows

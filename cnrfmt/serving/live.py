@@ -22,7 +22,8 @@ from cnrfmt.reader import PathLike
 from cnrfmt.segment_reader import Backend, Verify
 from cnrfmt.serving.generations import Generations
 from cnrfmt.serving.held_rows import ShardBy, Wanted
-from cnrfmt.serving.hydrating import Hydration, Progress
+from cnrfmt.serving.hydrated_table import Progress
+from cnrfmt.serving.hydrating import Hydration
 from cnrfmt.serving.live_table import LiveTable
 from cnrfmt.serving.served import Next, Served, begin, goes_on, moved
 from cnrfmt.serving.snapshot import LiveStatus, Snapshot

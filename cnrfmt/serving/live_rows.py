@@ -12,10 +12,11 @@ from cnrfmt.format.schema import TableSchema
 from cnrfmt.inputs import as_ids
 from cnrfmt.pooling import Pooled, as_bags
 from cnrfmt.serving.generations import Lease
-from cnrfmt.serving.hydrating import HydratedTable
-from cnrfmt.serving.positions import Positions
+from cnrfmt.serving.hydrated_table import HydratedTable
+from cnrfmt.serving.positions import Positions, RangePositions
 from cnrfmt.serving.slots import Map
 
+_NO_MAP = np.empty(0, np.int32)
 _SCRATCH = 256 << 10
 """Bytes of rows that are converted at a time."""
 
@@ -99,6 +100,9 @@ class LiveRows:
         shape = (len(wanted), self._store.shape[1])
         if out is not None:
             self._check_out(out, shape)
+        positions = self._positions
+        if isinstance(positions, RangePositions) and (self._base is None or self._base.is_complete):
+            return self._rows_of_range(wanted, positions, out)
         return self._rows_in(self._slots(wanted), out)
 
     def pool(self, ids: Any, offsets: Any, weights: Any = None, mode: str = "sum") -> Pooled:
@@ -139,6 +143,24 @@ class LiveRows:
             bag = kernel.pool_rows(rows, first, bag, begins, count, factors, bags.mode, out)
         return out
 
+    def _rows_of_range(self, wanted: Ids, held: RangePositions, out: Array | None) -> Array:
+        """What is looked up most, consecutive rows of a dense table that are all there, in one go."""
+        from cnrfmt.kernels import lookup as kernel
+
+        if out is None:
+            out = np.empty((len(wanted), self._store.shape[1]), self.dtype)
+        is_mapped = self._map is not None
+        lost = kernel.rows_of_range(
+            self._bytes, self._map if self._map is not None else _NO_MAP, is_mapped, wanted, held.first, held.count,
+            self._default.nbytes, out.reshape(-1).view(np.uint8),
+        )  # fmt: skip
+        if lost >= 0:
+            raise self._missing(wanted[lost])
+        return out
+
+    def _missing(self, row: int) -> MissingKeyError:
+        return MissingKeyError(f"table {self.name!r} holds no row {row}; it has {self._held()}")
+
     def _check_out(self, out: Any, shape: tuple[int, int]) -> None:
         is_array = isinstance(out, np.ndarray)
         if not (is_array and (out.shape, out.dtype) == (shape, self.dtype)) or not (
@@ -169,7 +191,7 @@ class LiveRows:
             slots = np.empty(len(positions), np.int64)
             kernel.slots_of(self._map, positions, slots)
         if not self.keyed and len(wanted) and int(slots.min()) < 0:
-            raise MissingKeyError(f"table {self.name!r} holds no row {wanted[np.argmin(slots)]}; it has {self._held()}")
+            raise self._missing(wanted[np.argmin(slots)])
         base = self._base
         if base is not None and not base.is_complete:
             base.ensure_positions(slots[(slots >= 0) & (slots < len(base))])

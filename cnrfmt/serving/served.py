@@ -16,7 +16,9 @@ from cnrfmt.format.schema import WEIGHT, TableSchema
 from cnrfmt.memory import Budget
 from cnrfmt.serving.generations import Lease
 from cnrfmt.serving.held_rows import Choice, Wanted
-from cnrfmt.serving.hydrating import HydratedTable, Hydration, hydrate
+from cnrfmt.serving.hydrated_table import HydratedTable
+from cnrfmt.serving.hydrating import Hydration, hydrate
+from cnrfmt.serving.lazy_memory import lazy_empty
 from cnrfmt.serving.live_rows import LiveRows
 from cnrfmt.serving.positions import Positions
 from cnrfmt.serving.slots import MOST_SLOTS, Move, Slots
@@ -80,7 +82,7 @@ def begin(
         if Slots.capacity(count) >= MOST_SLOTS:
             raise UsageError(f"table {name!r}: {count} rows are more than one server holds; see shard=")
         budget.take(count * table.schema.dim * kind.itemsize, f"table {name!r}")
-        stores[name] = np.empty((Slots.capacity(count), table.schema.dim), kind)
+        stores[name] = lazy_empty((Slots.capacity(count), table.schema.dim), kind)
         into[name] = stores[name][:count]
     hydration = hydrate(
         checkpoint.path,

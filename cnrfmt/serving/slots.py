@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from cnrfmt import sorted_ids
 from cnrfmt.arrays import Array, Ids
+from cnrfmt.serving.lazy_memory import fill_soon, lazy_empty
 
 Map = npt.NDArray[np.int32]
 _SPARE = 1 << 16
@@ -138,7 +139,8 @@ class Slots:
 
     def grow(self, count: int) -> None:
         """Makes room for so many rows more in another store; who looks at the old one goes on with it."""
-        store = np.empty((self.capacity(self._end + count), *self.store.shape[1:]), self.store.dtype)
+        store = lazy_empty((self.capacity(self._end + count), *self.store.shape[1:]), self.store.dtype)
+        fill_soon(store[: self._end])
         store[: self._end] = self.store[: self._end]
         self.store = store
 

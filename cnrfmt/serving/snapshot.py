@@ -11,7 +11,7 @@ from cnrfmt.errors import MissingKeyError
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.serving.following import Changed
 from cnrfmt.serving.generations import Lease
-from cnrfmt.serving.hydrating import Progress
+from cnrfmt.serving.hydrated_table import Progress
 from cnrfmt.serving.live_rows import LiveRows
 from cnrfmt.table import Changes
 

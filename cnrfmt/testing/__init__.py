@@ -3,7 +3,8 @@
 Needs the package `hypothesis`.
 """
 
-from cnrfmt.testing.machine import ContainerMachine, Disk, FolderDisk
+from cnrfmt.testing.disk import Disk, FolderDisk
+from cnrfmt.testing.machine import ContainerMachine
 from cnrfmt.testing.model import Model, ModelTable
 from cnrfmt.testing.process import Killed, Process
 from cnrfmt.testing.strategies import Operation, operations, tables

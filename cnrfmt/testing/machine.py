@@ -1,8 +1,8 @@
 """A hypothesis state machine over the public API, with crashes and reopenings as steps.
 
-`ContainerMachine` saves, appends, merges, tags, collects, checkpoints, reads and refreshes, lets processes end and
-calls be refused in the midst of all that, cuts the power where its disk can do that, and compares with a plain model
-after each step. A subclass gives it another disk::
+`ContainerMachine` saves, appends, merges, tags, collects, checkpoints, reads, refreshes and follows, lets processes end
+and calls be refused in the midst of all that, cuts the power where its disk can do that, and compares with a plain
+model after each step. A subclass gives it another disk::
 
     class Machine(ContainerMachine):
         make_disk = MyDisk
@@ -14,23 +14,24 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.errors import CommitUnknownError, DamagedError, StorageError, VersionExpiredError
-from cnrfmt.reader import Checkpoint, load
+from cnrfmt.reader import load
 from cnrfmt.reader import open as open_checkpoint
-from cnrfmt.storage.fs import POSIX, Fs
+from cnrfmt.storage.fs import Fs
 from cnrfmt.testing.checks import changed_rows, check_bits, check_rows, check_whole, learn
 from cnrfmt.testing.commits import UPKEEP, Commit, Maker, Place, State, baseline, delta
+from cnrfmt.testing.disk import Disk, FolderDisk
+from cnrfmt.testing.followers import REFUSED, Followers
 from cnrfmt.testing.misuse import MISUSES, refuse
 from cnrfmt.testing.process import Killed, Process
 from cnrfmt.verification import verify
@@ -41,45 +42,6 @@ _CALL = st.integers(1, 40) | st.integers(-8, -1)
 _PREPARED = ("manifest-synced", "file-synced")
 """The points after which a version comes to count."""
 _CODES = st.sampled_from([errno.EIO, errno.ENOSPC, errno.EDQUOT])
-
-
-class Disk(Protocol):
-    """Where the machine keeps its container."""
-
-    folder: str
-    """A path on it, of an empty directory."""
-    can_lose_power: bool
-
-    @property
-    def fs(self) -> Fs:
-        """The calls of a process that goes on."""
-        ...
-
-    def lose_power(self, random: Random) -> None:
-        """Goes on with one of the states that a crash of the machine at this moment may leave."""
-        ...
-
-    def close(self) -> None:
-        """Removes all of it."""
-        ...
-
-
-class FolderDisk:
-    """A temporary directory of the real file system. Its power can't be cut."""
-
-    can_lose_power = False
-
-    def __init__(self) -> None:
-        self.fs: Fs = POSIX
-        self.folder = tempfile.mkdtemp(prefix="cnrfmt-machine-")
-
-    def lose_power(self, random: Random) -> None:
-        """Not here."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Removes the directory."""
-        shutil.rmtree(self.folder)
 
 
 class ContainerMachine(RuleBasedStateMachine):
@@ -98,11 +60,13 @@ class ContainerMachine(RuleBasedStateMachine):
         self.steps = 0
         self.reader: Checkpoint | None = None
         self.reading = self.state
+        self.followers: Followers | None = None
         self.path = ""
 
     def teardown(self) -> None:
         """Lets go of the disk."""
         self._leave_reader()
+        self._leave_followers()
         self.disk.close()
 
     @initialize(name=st.sampled_from(["model.cnr", "model"]))
@@ -153,6 +117,9 @@ class ContainerMachine(RuleBasedStateMachine):
         if process.killed:
             process.end()
             if power and self.disk.can_lose_power:
+                if self.state.model.versions:
+                    # What is pending is seen before it is lost.
+                    self.follow(seed)
                 self._lose_power(Random(seed))
         self._check_head()
 
@@ -183,6 +150,8 @@ class ContainerMachine(RuleBasedStateMachine):
     @rule(seed=_SEED)
     def lose_power(self, seed: int) -> None:
         """The machine stops; what was acknowledged is there when it starts again."""
+        if len(self.possible) > 1:
+            self.follow(seed)
         self._lose_power(Random(seed))
         self._check_head()
 
@@ -278,7 +247,24 @@ class ContainerMachine(RuleBasedStateMachine):
         assert report.verdict == "sound", "\n".join(map(str, report.findings))
         assert report.versions == sorted(self.state.model.versions)
 
+    @precondition(lambda self: self.state.model.versions)
+    @rule(seed=_SEED)
+    def follow(self, seed: int) -> None:
+        """Live tables and a follower go on to the head, or say that it belongs to another history than they saw."""
+        self._check_head()
+        if self.followers is None:
+            self.followers = Followers(self.path, self.state.model, fs=self.fs_afar() or self.disk.fs)
+            return
+        how = self.followers.follow(self.state.model, Random(seed))
+        self.outcomes[how] += 1
+        if how == REFUSED:
+            self._leave_followers()
+
     # What the rules share.
+
+    def fs_afar(self) -> Fs | None:
+        """The calls of another machine on the disk, which goes on when this one loses power; None without one."""
+        return None
 
     def _any(self, random: Random) -> Commit:
         makers: list[Maker] = [baseline]
@@ -338,6 +324,11 @@ class ContainerMachine(RuleBasedStateMachine):
             self.outcomes[f"power lost, pending version {'lost' if found[0] is self.possible[0] else 'kept'}"] += 1
         self.state = found[0]
         self.possible = found
+        if self.fs_afar() is None:
+            self._leave_followers()
+        elif self.followers is not None and self.followers.version > (who or (-1,))[0]:
+            self.followers.lost = True
+            self.outcomes["power lost, with it what was followed"] += 1
 
     def _who(self) -> tuple[int, int | None] | None:
         """Version and step of the head; None where no version was ever committed."""
@@ -389,3 +380,8 @@ class ContainerMachine(RuleBasedStateMachine):
         if self.reader is not None:
             self.reader.close()
             self.reader = None
+
+    def _leave_followers(self) -> None:
+        if self.followers is not None:
+            self.followers.close()
+            self.followers = None

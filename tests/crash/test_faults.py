@@ -29,6 +29,7 @@ from cnrfmt.storage.single_file_commit import Appending, NewFile
 from tools.crash import tally
 from tools.crash.faults import FaultTrial, Workload, trials
 from tools.crash.faulty_fs import CALLS, FAULTS, SYNCING, Fault, FaultyFs
+from tools.crash.follow_faults import GONE
 from tools.crash.operations import OPERATIONS, PATHS
 from tools.progress import Kept, code_digest
 
@@ -65,7 +66,7 @@ def test_every_operation_and_every_fault_is_tried(every: list[FaultTrial]) -> No
     works = {t.work for t in every}
     for name, operation in OPERATIONS.items():
         assert {f"{name}, {kind}, {start}" for kind in operation.kinds for start in ("tidy", "interrupted")} <= works
-    assert {t.fault.name for t in every} == set(FAULTS)
+    assert {t.fault.name for t in every} == {*FAULTS, GONE.name}
     called = {call.kind for t in every for call in t.on.log}
     # Only what fails takes its new folders away again.
     assert called == CALLS - {"rmdir"}

@@ -16,10 +16,12 @@ from tests.crash.support import ROOT, SEED, THOROUGH, run_kills
 
 # A process of its own: one that has threads, as that of the tests may, can't be forked safely.
 ENGINE = """
+import os
 import sys
 from dataclasses import replace
 from tools.crash import kills
 from cnrfmt.checkpointing.keeping import collect
+from cnrfmt.serving import live, slots
 from cnrfmt.storage import base, directory_commit, single_file, single_file_commit
 
 def warm_up(folder):
@@ -44,6 +46,9 @@ def test_kills_lose_nothing(tmp_path: Path) -> None:
     assert counts["killed, pending"] > 0
     assert counts["killed, not begun to count"] > 0
     assert counts["rivals"] > 0
+    assert counts["versions followed"] > 0
+    assert counts["servers killed"] > 0
+    assert counts["looks at what is served"] > 0
     assert sum(count for name, count in counts.items() if name.startswith("killed in ")) > 0
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
@@ -62,8 +67,18 @@ def test_kills_lose_nothing(tmp_path: Path) -> None:
         "    spare = tuple(f for f in found.segments if f.segment not in found.head.segments)\n"
         "    return replace(plan(found, now, grace), segments=spare)\n"
         "collect.plan = careless",
+        "release = slots.Slots.release\n"
+        "slots.Slots.release = lambda self, dead, alive, oldest, **o: release(self, dead, alive, 1 << 60, **o)",
+        "begin = live.LiveTables.__init__\n"
+        "def marked(self, path, **options):\n"
+        "    open(os.path.join(os.path.dirname(path), f'.tmp-{os.getpid()}'), 'w').close()\n"
+        "    begin(self, path, **options)\n"
+        "live.LiveTables.__init__ = marked",
     ],
-    ids=["not committed", "leftovers of a file", "leftovers of a directory", "no repair", "slot B alone", "careless"],
+    ids=[
+        *("not committed", "leftovers of a file", "leftovers of a directory", "no repair", "slot B alone", "careless"),
+        *("slots that somebody looks at", "servers that leave files"),
+    ],
 )
 def test_planted_faults_are_found(tmp_path: Path, plant: str) -> None:
     # It ends with the first failure; how soon that comes is a matter of chance.

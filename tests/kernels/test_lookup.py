@@ -33,3 +33,25 @@ def test_rows_wider_than_a_line(row_bytes: int) -> None:
     out = np.empty(100 * row_bytes, np.uint8)
     lookup.rows_of(store, slots, row_bytes, store[:row_bytes], out)
     assert (out.reshape(100, -1) == store.reshape(100, -1)[::-1]).all()
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 100), st.integers(1, 40), st.booleans())
+def test_rows_of_a_range(seed: int, count: int, width: int, is_mapped: bool) -> None:
+    random = np.random.default_rng(seed)
+    store = random.integers(0, 256, (30, width), np.uint8)
+    slots = random.integers(-1 if seed % 2 else 0, 30, 50).astype(np.int32)
+    held = len(slots) if is_mapped else 30
+    low, high = (-9, held - 5) if seed % 3 else (-7, held - 7)
+    ids = random.integers(low, high, count)
+    out = np.zeros(count * width, np.uint8)
+    lost = lookup.rows_of_range(store.reshape(-1), slots, is_mapped, ids, -7, held, width, out)
+    want = []
+    for place, position in enumerate((ids + 7).tolist()):
+        slot = -1 if not 0 <= position < held else int(slots[position]) if is_mapped else position
+        if slot < 0:
+            assert lost == place
+            break
+        want.append(store[slot].tolist())
+    else:
+        assert lost == -1
+    assert out.reshape(count, width)[: len(want)].tolist() == want

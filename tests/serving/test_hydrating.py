@@ -11,14 +11,14 @@ import pytest
 
 import cnrfmt
 from cnrfmt import TableData
-from cnrfmt.serving import hydrating
+from cnrfmt.serving import hydrated_table
 from tests.serving.support import ENCODINGS, F32, chain, damage
 
 
 @pytest.fixture
 def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of some rows, so that small tables have many."""
-    monkeypatch.setattr(hydrating, "_BLOCK", 1 << 12)
+    monkeypatch.setattr(hydrated_table, "_BLOCK", 1 << 12)
 
 
 class Held:
@@ -26,14 +26,14 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go, self.waiting = threading.Event(), threading.Event()
-        fill = hydrating.HydratedTable.fill
+        fill = hydrated_table.HydratedTable.fill
 
-        def held(table: hydrating.HydratedTable, block: int) -> None:
+        def held(table: hydrated_table.HydratedTable, block: int) -> None:
             self.waiting.set()
             assert self.go.wait(60)
             fill(table, block)
 
-        monkeypatch.setattr(hydrating.HydratedTable, "fill", held)
+        monkeypatch.setattr(hydrated_table.HydratedTable, "fill", held)
 
 
 @pytest.fixture
@@ -125,16 +125,16 @@ def test_who_touches_a_block_that_is_coming_waits_for_it(
 ) -> None:
     path = chain(tmp_path / "run", deltas=0)
     want = cnrfmt.load(path)["dense"]
-    decode = hydrating.HydratedTable._decode
+    decode = hydrated_table.HydratedTable._decode
     begun, go = threading.Event(), threading.Event()
 
-    def slow(table: hydrating.HydratedTable, positions: Any, out: Any) -> None:
+    def slow(table: hydrated_table.HydratedTable, positions: Any, out: Any) -> None:
         if isinstance(positions, slice):
             begun.set()
             assert go.wait(60)
         decode(table, positions, out)
 
-    monkeypatch.setattr(hydrating.HydratedTable, "_decode", slow)
+    monkeypatch.setattr(hydrated_table.HydratedTable, "_decode", slow)
     with cnrfmt.open(path, threads=1) as ck, ck.hydrate(["dense"]) as found:
         assert begun.wait(60)
         threading.Timer(0.05, go.set).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import cnrfmt
 from cnrfmt import VersionExpiredError
+from cnrfmt.format.manifest import Manifest
 from tools.crash.expected import Expected, check_tables
 from tools.crash.operations import OPERATIONS
 
@@ -69,6 +70,7 @@ class Oracle:
         self.acknowledged: dict[int, int] = {}
         self.errors: list[str] = []
         self.looks = 0
+        self.served = 0
         self._tokens: dict[int, int] = {}
         self._models: dict[int, Expected] = {}
 
@@ -94,6 +96,8 @@ class Oracle:
                 self.learn(*entry["seen"])
             elif "looks" in entry:
                 self.looks += entry["looks"]
+            elif "served" in entry:
+                self.served += entry["served"]
             else:
                 self.errors.append(entry["error"])
 
@@ -104,12 +108,21 @@ class Oracle:
         known = self._tokens.setdefault(version, token)
         assert known == token, f"version {version} was of attempt {known}, and is of attempt {token} now"
 
-    def see(self, found: cnrfmt.Checkpoint) -> None:
-        """Learns from an open version whose it is, and tells the others: its writer may have died before it could."""
+    def see(self, found: Manifest) -> None:
+        """Learns from a version whose it is, and tells the others: its writer may have died before it could."""
         token = token_of(found)
         if not self.knows(found.version):
             self.journal.write(seen=[found.version, token])
         self.learn(found.version, token)
+
+    def see_all(self, path: str, found: Manifest, versions: Iterable[int]) -> None:
+        """The same of these older versions, too; raises `VersionNotFoundError` where one was given up meanwhile."""
+        self.update()
+        self.see(found)
+        for version in versions:
+            if not self.knows(version):
+                with cnrfmt.open(path, version=version, backend="pread", threads=1) as older:
+                    self.see(older.manifest)
 
     def knows(self, version: int) -> bool:
         """Whether it is known whose version that is."""
@@ -167,19 +180,14 @@ def signed(token: int) -> Iterator[list[bytes]]:
         yield made
 
 
-def token_of(found: cnrfmt.Checkpoint) -> int:
-    """Whose an open version is."""
-    return int.from_bytes(found.manifest.commit_id[-8:], "big")
+def token_of(found: Manifest) -> int:
+    """Whose a version is."""
+    return int.from_bytes(found.commit_id[-8:], "big")
 
 
 def look(path: str, oracle: Oracle, found: cnrfmt.Checkpoint) -> None:
     """Raises `AssertionError` unless an open version is one that was pending or acknowledged, and whole."""
-    oracle.update()
-    oracle.see(found)
-    for version in found.versions:
-        if not oracle.knows(version):
-            with cnrfmt.open(path, version=version, backend="pread", threads=1) as older:
-                oracle.see(older)
+    oracle.see_all(path, found.manifest, found.versions)
     try:
         check_tables(found, oracle.model(found.version).versions[found.version])
     except VersionExpiredError:

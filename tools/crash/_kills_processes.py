@@ -138,7 +138,7 @@ def head(place: Place, oracle: Oracle) -> tuple[int, int] | None:
         with cnrfmt.open(place.path, backend="pread", threads=1) as found:
             assert found.version >= floor, f"version {floor} was acknowledged, and the head is {found.version}"
             look(place.path, oracle, found)
-            return found.version, token_of(found)
+            return found.version, token_of(found.manifest)
     except (StorageError, DamagedError) as error:
         if not nothing_yet(error) or floor >= 0:
             raise
@@ -196,7 +196,7 @@ def _version_of(place: Place, token: int) -> int | None:
     with cnrfmt.open(place.path, backend="pread", threads=1) as newest:
         for version in reversed(newest.versions):
             with suppress(VersionNotFoundError), cnrfmt.open(place.path, version=version, threads=1) as found:
-                if token_of(found) == token:
+                if token_of(found.manifest) == token:
                     return version
     return None
 

@@ -1,8 +1,9 @@
 """I/O faults: each operation on a disk that fails at its first call, at its second, and so on to its last.
 
 Every call of every operation of `OPERATIONS`, on both kinds of container, tidy ones and ones that a dead writer left,
-meets each fault of `FAULTS` once and from then on; so does every call of the readers. What must hold afterwards is in
-`aftermath.py`; here too, that an outcome is unknown just where `spec/commit.md` says that it is.
+meets each fault of `FAULTS` once and from then on; so does every call of the readers, and of those who follow
+(`read_faults.py`, `follow_faults.py`). What must hold afterwards is in `aftermath.py`; here too, that an outcome is
+unknown just where `spec/commit.md` says that it is.
 
     python -m tools.crash.faults --seed 1 --json tools/crash/results/faults.json
 
@@ -32,6 +33,7 @@ from tools.crash.aftermath import (
 )
 from tools.crash.expected import Expected
 from tools.crash.faulty_fs import FAULTS, LOOKING, REMOVING, Call, Fault, FaultyFs, Killed
+from tools.crash.follow_faults import FollowWork, followings
 from tools.crash.operations import OPERATIONS, PATHS, Step, step
 from tools.crash.read_faults import readings
 from tools.crash.tally import Trial, Work, command
@@ -279,11 +281,11 @@ class FaultTrial(Trial):
 
 def trials(seed: int, scratch: Path) -> list[FaultTrial]:
     """All that there is to try."""
-    works: list[FaultWork] = [*workloads(scratch, seed), *readings(scratch, seed)]
+    works: list[FaultWork] = [*workloads(scratch, seed), *readings(scratch, seed), *followings(scratch, seed)]
     return [
         FaultTrial(work, fault, k, lasting)
         for work in works
-        for fault in FAULTS.values()
+        for fault in (work.faults if isinstance(work, FollowWork) else FAULTS).values()
         for k in range(1, 1 + sum(call.kind in fault.calls for call in work.log))
         for lasting in (False, True)
     ]

@@ -194,6 +194,10 @@ class FaultyFs(PosixFs):
         """Whether a call has met the fault."""
         return self._met >= self.k
 
+    def begin(self, fault: Fault, k: int, *, lasting: bool) -> None:
+        """From now on the disk fails: the `k`-th call from here on that may meet the fault meets it."""
+        self.fault, self.k, self.lasting, self._met = fault, k, lasting, 0
+
     def heal(self) -> None:
         """From now on the disk is well; pages that were given up stay so."""
         self.fault = None

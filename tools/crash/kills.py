@@ -5,8 +5,10 @@
 Every container lives through some kills: at a random moment, before or behind some call of the file system, or at a
 named point of the commit protocol; a killed process may have a rival, and readers look on all the while. After each
 kill the versions are compared with what an oracle knows (`_kills_oracle.py`), `verify` and `cnrcheck` must find it
-sound, and the next writer must succeed and leave nothing unfinished behind. Killed at any time itself, the same command
-goes on where it was; ``--life NUMBER`` lives one container's life again. The folder of a life that ended badly is kept.
+sound, what follows the container must go on to its head (`_kills_servers.py`), and the next writer must succeed and
+leave nothing unfinished behind. A server that follows it is killed itself, which nobody may notice. Killed at any time
+itself, the same command goes on where it was; ``--life NUMBER`` lives one container's life again. The folder of a life
+that ended badly is kept.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from random import Random
 
 import cnrfmt
 from cnrfmt.storage.fs import Fs
+from cnrfmt.testing.followers import Followers
 from tools import cnrcheck
 from tools.crash._kills_oracle import Oracle
 from tools.crash._kills_processes import Place, attempt, dying_fs, end, fork, head, read, wait, write
+from tools.crash._kills_servers import BACKENDS, Beside
 from tools.crash._lives import Lives
 from tools.crash.expected import Expected, check_head
 from tools.crash.operations import OPERATIONS, PATHS
@@ -64,7 +68,6 @@ ATTEMPTS = 4
 """A process that is to die somewhere makes so many attempts at the most."""
 MOST_VERSIONS = 16
 KILLS_IN_A_LIFE = 12
-READERS = ("mmap", "pread")
 
 
 @dataclass
@@ -77,6 +80,7 @@ class Life:
     moment: float
     random: Random = field(init=False)
     oracle: Oracle = field(init=False)
+    beside: Beside = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
     writers: int = 0
     writers_alive: list[int] = field(default_factory=list)
@@ -87,19 +91,21 @@ class Life:
     def __post_init__(self) -> None:
         self.random = Random(f"{self.seed}-{self.number}")
         self.oracle = self.place.oracle()
+        self.beside = Beside(self.place, self.oracle, f"{self.seed}-{self.number}-beside")
 
     def live(self, kills: int) -> None:
         """Lives through up to so many kills; raises `AssertionError` where anything is wrong."""
         readers: list[int] = []
         try:
-            for backend in READERS:
+            for backend in BACKENDS:
                 seed = f"{self.seed}-{self.number}-{backend}"
                 fork(self.place, partial(read, self.place, seed=seed, backend=backend), readers)
+            self.beside.begin_server()
             for _ in range(2 * KILLS_IN_A_LIFE):
                 if self.counts["kills"] == kills or self.oracle.floor > MOST_VERSIONS:
                     break
                 self._kill()
-                self._check()
+                self.beside.advance(self._check())
                 # Now and then the next kill comes before any writer has cleared up, mostly where there is much to do.
                 if self.random.random() < (0.3 if self.halfway else 0.7):
                     self._next_writer()
@@ -108,10 +114,12 @@ class Life:
             self.place.stop[0] = 1
             for writer in self.writers_alive:
                 end(writer)
-            statuses = [wait(reader) for reader in readers]
+            statuses = [*(wait(reader) for reader in readers), self.beside.close()]
         self._check()
-        assert statuses == [0, 0], f"readers ended with {statuses}"
+        assert statuses == [0, 0, 0], f"readers and the server ended with {statuses}"
         self.counts["looks of readers"] += self.oracle.looks
+        self.counts["looks at what is served"] += self.oracle.served
+        self.counts += self.beside.counts
 
     def _writer(self, fs: Fs | None, names: list[str], most: int) -> int:
         self.writers += 1
@@ -140,6 +148,9 @@ class Life:
         if how == "moment":
             time.sleep(random.random() * self.moment)
             os.kill(victim, signal.SIGKILL)
+        elif random.random() < 0.3:
+            time.sleep(random.random() * self.moment)
+            self.beside.kill_server()
         status = wait(victim)
         if rival is not None:
             other = wait(rival)
@@ -156,12 +167,12 @@ class Life:
         self.oracle.update()
         return "\n".join(self.oracle.errors)
 
-    def _check(self) -> None:
-        """All that must hold while nobody writes."""
+    def _check(self) -> int | None:
+        """All that must hold while nobody writes; the newest version, None if there is none."""
         found = head(self.place, self.oracle)
         assert not self.oracle.errors, self._errors()
         if found is None:
-            return
+            return None
         path = self.place.path
         check_head(path, self.oracle.model(found[0]))
         findings = cnrcheck.check_path(path)
@@ -174,13 +185,16 @@ class Life:
         if last is not None and last not in self.oracle.acknowledged.values() and last not in self.oracle.refused:
             self.counts["killed, " + ("pending" if self.oracle.committed(last) else "not begun to count")] += 1
             self.counts[f"killed in {self.oracle.attempts[last].operation}"] += 1
+        return found[0]
 
     def _next_writer(self) -> None:
         """Does anything, or makes the container; then nothing unfinished is left."""
         self.writers += 1
         token = self.writers * 1000
         assert attempt(self.place, self.oracle, token, WRITERS[self.place.kind], self.random, None, rivals=False)
-        head(self.place, self.oracle)
+        found = head(self.place, self.oracle)
+        assert found is not None
+        self.beside.advance(found[0])
         self.halfway = False
         left = sorted(str(p) for p in Path(self.place.path).parent.rglob(".tmp-*"))
         assert not left, f"left behind: {left}"
@@ -204,6 +218,8 @@ def warm_up(folder: Path) -> float:
         check_head(path, model)
         cnrcheck.check_path(str(path))
         cnrfmt.verify(path, threads=1)
+        for backend in BACKENDS:
+            Followers(str(path), model, backend=backend).close()
         with cnrfmt.open(path, threads=1) as found:
             for table in found.values():
                 table.read()

@@ -9,6 +9,9 @@ Killed at any time, the same command goes on where it was. A batch that fails is
 from __future__ import annotations
 
 import argparse
+import errno
+import inspect
+import itertools
 import json
 import logging
 import mmap
@@ -20,14 +23,15 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import hypothesis
 from hypothesis.stateful import run_state_machine_as_test
 
+from cnrfmt.errors import StorageError
 from cnrfmt.storage.fs import Fs, byte_view
 from cnrfmt.testing import ContainerMachine
-from tools.crash._memory import Disk
+from tools.crash._memory import Disk, File
 from tools.crash.recording import FOLDER, RecordingFs
 from tools.progress import Kept, at_least, counting, engine_parser, run_program, write_entry
 
@@ -35,6 +39,7 @@ from tools.progress import Kept, at_least, counting, engine_parser, run_program,
 logging.getLogger("cnrfmt").addHandler(logging.NullHandler())
 BATCH = 200
 """Examples between two checkpoints of the run's progress."""
+_ON_HANDLES = {n for n, c in vars(Fs).items() if callable(c) and "handle" in inspect.signature(c).parameters}
 
 
 class MappingFs(RecordingFs):
@@ -44,6 +49,17 @@ class MappingFs(RecordingFs):
         super().__init__(disk)
         # By file: the memory behind a map, and what lets go of it with the map.
         self._maps: dict[int, list[tuple[int, weakref.finalize[Any, Any]]]] = {}
+
+    def number_of(self, handle: int) -> int:
+        """Which file a handle is of."""
+        return self._opened(handle, "look at").file.number
+
+    def reopened(self, number: int, path: str) -> int:
+        """A handle of a file that somebody had open before this disk lost power; raises ESTALE if it is gone."""
+        file = next((node for node in self.disk.reachable() if node.number == number), None)
+        if not isinstance(file, File):
+            raise StorageError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return self._handle(file, path, writable=False)
 
     def map(self, handle: int, length: int) -> mmap.mmap:
         """A map of memory that later writes go to, too."""
@@ -64,6 +80,16 @@ class MappingFs(RecordingFs):
         super().truncate(handle, size)
         self._write_maps(handle, size, None)
 
+    def take_over(self, before: MappingFs) -> None:
+        """Maps of another machine show what this disk has of their files, if it has them, after a loss of power."""
+        for node in self.disk.reachable():
+            if isinstance(node, File) and node.number in before._maps:
+                self._maps[node.number] = before._maps[node.number]
+                for memory, end in self._maps[node.number]:
+                    if end.alive:
+                        size = os.fstat(memory).st_size
+                        os.pwrite(memory, bytes(node.data[:size]).ljust(size, b"\0"), 0)
+
     def _write_maps(self, handle: int, offset: int, data: bytes | None) -> None:
         number = self._opened(handle, "write").file.number
         alive = [(memory, end) for memory, end in self._maps.get(number, ()) if end.alive]
@@ -72,6 +98,46 @@ class MappingFs(RecordingFs):
             room = os.fstat(memory).st_size - offset
             if room > 0:
                 os.pwrite(memory, bytes(room) if data is None else data[:room], offset)
+
+
+class AfarFs:
+    """The calls of another machine on a disk, as a server of files gives them: handles outlive its losses of power.
+
+    A file that is gone then is a stale handle.
+    """
+
+    def __init__(self, disk: RecordedDisk) -> None:
+        self._disk = disk
+        self._numbers = itertools.count(1)
+        # By handle, the file system that it was opened on, its handle there, the file and its path.
+        self._opened: dict[int, tuple[MappingFs, int, int, str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        on_handle = name in _ON_HANDLES
+
+        def call(*args: Any, **options: Any) -> Any:
+            fs = self._disk.recording
+            if name == "open":
+                handle, number = fs.open(*args, **options), next(self._numbers)
+                self._opened[number] = (fs, handle, fs.number_of(handle), args[0])
+                return number
+            return getattr(fs, name)(*((self._now(args[0]), *args[1:]) if on_handle else args), **options)
+
+        return call
+
+    def close(self, handle: int) -> None:
+        """Lets go of a handle, stale or not."""
+        fs, found, _, _ = self._opened.pop(handle)
+        if fs is self._disk.recording:
+            fs.close(found)
+
+    def _now(self, handle: int) -> int:
+        fs, found, number, path = self._opened[handle]
+        now = self._disk.recording
+        if fs is not now:
+            found = now.reopened(number, path)
+            self._opened[handle] = (now, found, number, path)
+        return found
 
 
 class RecordedDisk:
@@ -83,6 +149,7 @@ class RecordedDisk:
     def __init__(self) -> None:
         self.folder = FOLDER
         self.recording = type(self).make_fs(None)
+        self.afar = cast(Fs, AfarFs(self))
 
     @property
     def fs(self) -> Fs:
@@ -91,7 +158,8 @@ class RecordedDisk:
 
     def lose_power(self, random: Random) -> None:
         """Goes on with one of the states that a crash may leave."""
-        self.recording = type(self).make_fs(self.recording.crash(random).disk)
+        before, self.recording = self.recording, type(self).make_fs(self.recording.crash(random).disk)
+        self.recording.take_over(before)
 
     def close(self) -> None:
         """Nothing is left of it."""
@@ -103,6 +171,10 @@ def run_batch(seed: int, examples: int, steps: int) -> Counter[str]:
     class Machine(ContainerMachine):
         make_disk = RecordedDisk
         outcomes: ClassVar[Counter[str]] = Counter()
+
+        def fs_afar(self) -> Fs:
+            assert isinstance(self.disk, RecordedDisk)
+            return self.disk.afar
 
     settings = hypothesis.settings(
         max_examples=examples,

@@ -19,7 +19,7 @@ from cnrfmt.errors import DamagedError
 from cnrfmt.serving.http import wire
 from cnrfmt.serving.http.app import Service
 from cnrfmt.serving.http.wire import JSON, ROWS, Limits
-from cnrfmt.serving.hydrating import Progress
+from cnrfmt.serving.hydrated_table import Progress
 from cnrfmt.serving.live_rows import LiveRows
 from tests.serving.http.support import Client
 

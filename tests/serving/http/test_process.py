@@ -90,14 +90,16 @@ def test_every_answer_is_one_version_whole_while_versions_come(path: Path) -> No
                     pass
                 assert (update["version"], update["step"]) == (version, 10 * version)
                 assert update["changed_rows"] == 2 * ROWS_OF
+                # Some versions follow one another at once, some are looked at first.
+                end = time.monotonic() + 60
+                while version % 3 == 0 and version not in asking.versions and time.monotonic() < end:
+                    time.sleep(0.002)
             health = httpx.get(f"{started['url']}/health").json()
             assert (health["status"], health["version"]) == ("ok", SWITCHES)
         finally:
             asking.end()
         assert asking.faults == []
-        assert asking.versions <= set(range(SWITCHES + 1))
-        assert {0, SWITCHES} & asking.versions
-        assert len(asking.versions) > 2
+        assert set(range(3, SWITCHES + 1, 3)) <= asking.versions <= set(range(SWITCHES + 1))
         assert process.end() == (0, "")
         assert process.wait_for("ended")["version"] == SWITCHES
 
