@@ -200,8 +200,8 @@ class Checkpoint(Mapping[str, Table]):
         shard
             Of each table only a shard's rows: its number, from 0 on, and of how many.
         shard_by
-            ``"range"``, an equal range of rows, as dense tables have it by default, or ``"hash"``, the rows whose
-            `cnrfmt.shard_of` is the shard's number, as keyed ones have it.
+            ``"hash"``, the rows whose `cnrfmt.shard_of` is the shard's number, as by default, or ``"range"``: of each
+            dense table an equal range of the rows that it has now.
         columns
             ``False`` for the weights alone, ``True`` for all, or names of others that come with the weights.
         elements
@@ -224,7 +224,7 @@ class Checkpoint(Mapping[str, Table]):
         """
         # Rooms that stand on this one are imported on use.
         from cnrfmt.serving.held_rows import Wanted
-        from cnrfmt.serving.hydrating import hydrate
+        from cnrfmt.serving.hydrating import choices_of, hydrate
 
         self._view.check_open()
         options = self._view.options
@@ -232,8 +232,7 @@ class Checkpoint(Mapping[str, Table]):
             self.path,
             self.version,
             self,
-            tables=tables,
-            wanted=Wanted(rows or {}, shard, shard_by),
+            choices=choices_of(self.path, self, tables, Wanted(rows or {}, shard, shard_by)),
             columns=columns,
             elements=elements or {},
             into=into or {},

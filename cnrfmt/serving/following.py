@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,10 +10,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from cnrfmt.checkpoint import Checkpoint
-from cnrfmt.errors import MissingKeyError, UsageError
+from cnrfmt.errors import MissingKeyError
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.reader import PathLike, open
-from cnrfmt.serving.watching import Watch
+from cnrfmt.serving.watching import Watch, check_seconds
 from cnrfmt.storage.fs import Fs
 from cnrfmt.table import Changes, Table
 from cnrfmt.view import View
@@ -80,7 +81,9 @@ class Follower:
         self._over = threading.Event()
         self._watch = Watch(checkpoint.path, poll, self._over)
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._process = os.getpid()
+        self.error: Exception | None = None
+        """What is wrong where it calls back; None where nothing is. It is tried again."""
 
     def __iter__(self) -> Iterator[Update]:
         while not self._over.is_set():
@@ -118,26 +121,38 @@ class Follower:
         )
 
     def start(self, on_update: Callable[[Update], None]) -> None:
-        """Calls back from a thread of its own for each version, until `close` or an error."""
+        """Calls back from a thread of its own for each version, until `close`.
+
+        Where that raises, or what is new can't be taken in, `error` tells so, and it is tried again; by then what is
+        newer may have come, too.
+        """
 
         def run() -> None:
-            try:
-                for update in self:
-                    on_update(update)
-            except BaseException as error:
-                self._error = error
+            while not self._over.is_set():
+                before = self._before
+                try:
+                    update = self.next_update()
+                    if update is not None:
+                        on_update(update)
+                    self.error = None
+                except Exception as error:
+                    self._before, self.error = before, error
+                self._watch.wait()
 
         self._thread = threading.Thread(target=run, name="cnrfmt follow", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends it, and closes the checkpoint; raises what ended the thread that called back, if anything did."""
+        """Ends it, and closes the checkpoint; raises `error`, where it calls back and something is wrong."""
+        if self._process != os.getpid():
+            # The thread, and whatever it waits for, is in another process.
+            return
         self._over.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._watch.close()
         self.checkpoint.close()
-        error, self._error = self._error, None
+        error, self.error = self.error, None
         if error is not None:
             raise error
 
@@ -166,7 +181,8 @@ def follow(
     Parameters
     ----------
     on_update
-        Is called with each `Update` from a thread of its own. Without it, iterate over what this returns.
+        Is called with each `Update` from a thread of its own. Where it raises, `Follower.error` tells so, and it is
+        called again, with what is new since it last returned. Without it, iterate over what this returns.
     since
         The version that is known already; the newest one at this moment if None.
     poll
@@ -185,8 +201,7 @@ def follow(
     DamagedError, VersionNotFoundError, StorageError
         As `open` raises them; and while it is iterated, where another container or an older state is put in its place.
     """
-    if isinstance(poll, bool) or not isinstance(poll, int | float) or not poll > 0:
-        raise UsageError(f"poll is a number of seconds above 0, found {poll!r}")
+    check_seconds(poll, "poll")
     checkpoint = open(path, threads=threads, max_bytes=max_bytes, fs=fs, **options)
     try:
         before = checkpoint.manifest

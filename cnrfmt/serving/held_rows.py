@@ -32,8 +32,10 @@ class Wanted:
     shard
         The number of a shard, and of how many; None for everything.
     shard_by
-        ``"range"``: of each dense table an equal range of rows, the last shard with what is added later; ``"hash"``:
-        the rows whose `shard_of` is the shard's number. By default dense tables go by range, and keyed ones by hash.
+        ``"hash"``: the rows whose `shard_of` is the shard's number, whatever comes and goes; the default. ``"range"``:
+        of each dense table an equal range of the rows that it has when it is first looked at, the last shard with what
+        is added later: for tables that don't grow, else shards that begin at other times don't fit together. Keyed
+        tables go by hash in any case.
     """
 
     rows: Mapping[str, Any] = field(default_factory=dict)
@@ -50,27 +52,27 @@ class Wanted:
         if shard is None and self.shard_by is not None:
             raise UsageError("shard_by says how tables are sharded; give shard=(number, of how many), too")
 
-    def choice(self, table: Table) -> Choice:
-        """Which rows of a table, as the version has it that they are first wanted of."""
+    def choice(self, table: Table, *, strict: bool = True) -> Choice:
+        """Which rows of a table, as the version has it that they are first wanted of.
+
+        Raises `UsageError` and `MissingKeyError` for rows that aren't there, unless `strict` is False.
+        """
         given = self.rows.get(table.name)
         if given is not None and self.shard is not None:
             raise UsageError(f"rows[{table.name!r}] and shard both say which rows: give one of them")
         if given is None and self.shard is None:
             return Choice()
         if given is not None:
-            return _given(table, given)
+            return _given(table, given, strict)
         assert self.shard is not None
         number, count = self.shard
-        by = self.shard_by or ("hash" if table.keyed else "range")
-        if by == "hash":
+        if self.shard_by != "range" or table.keyed:
             return Choice(shard=(number, count))
-        if table.keyed:
-            raise UsageError(f"table {table.name!r} is keyed: it is sharded by hash, not by range")
         first, end = (len(table) * n // count for n in (number, number + 1))
         return Choice(rows=(first, None if number == count - 1 else end))
 
 
-def _given(table: Table, rows: Any) -> Choice:
+def _given(table: Table, rows: Any, strict: bool) -> Choice:
     what = f"rows[{table.name!r}]"
     if isinstance(rows, slice):
         start, stop, step = rows.indices(len(table))
@@ -79,14 +81,14 @@ def _given(table: Table, rows: Any) -> Choice:
         rows = (start, max(start, stop))
     if isinstance(rows, tuple):
         whole = len(rows) == 2 and all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in rows)
-        if table.keyed or not whole or not 0 <= rows[0] <= rows[1] <= len(table):
+        if table.keyed or not whole or not 0 <= rows[0] <= rows[1] or (strict and rows[1] > len(table)):
             raise UsageError(
                 f"{what}: a range (first, end) of the {len(table)} rows of a dense table, or a list of ids or keys, "
                 f"found {rows!r}"
             )
         return Choice(rows=(int(rows[0]), int(rows[1])))
     ids = sorted_ids.union(as_ids(rows, what))
-    lost = ids[~_there(table, ids)]
+    lost = ids[~_there(table, ids)] if strict else ids[:0]
     if len(lost):
         raise MissingKeyError(
             f"{what}: table {table.name!r} has no {'key' if table.keyed else 'row'} {lost[0]} ({len(lost)} in all)"

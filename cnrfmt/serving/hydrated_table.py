@@ -141,6 +141,7 @@ class HydratedTable:
 
     def _touch(self, absent: Ids) -> None:
         """Decodes rows that somebody wants now, or waits for the background where all of them are just coming."""
+        self._owner.check_process()
         blocks = absent // self._block
         mine = absent[~self._busy[blocks]]
         if len(mine):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import threading
 import time
 import weakref
@@ -22,7 +23,7 @@ from cnrfmt.format.schema import WEIGHT
 from cnrfmt.inputs import as_target
 from cnrfmt.memory import Budget
 from cnrfmt.patterns import Patterns
-from cnrfmt.serving.held_rows import Wanted
+from cnrfmt.serving.held_rows import Choice, Wanted
 from cnrfmt.serving.hydrated_table import HydratedTable, Progress
 from cnrfmt.serving.lazy_memory import lazy_empty
 from cnrfmt.table import Table
@@ -40,7 +41,7 @@ class Hydration(Mapping[str, HydratedTable]):
 
     def __init__(self, path: str, version: int, threads: int) -> None:
         self.path, self.version = path, version
-        self._threads = threads
+        self._threads, self._process = threads, os.getpid()
         self._tables: dict[str, HydratedTable] = {}
         self._error: BaseException | None = None
         self._over = threading.Event()
@@ -98,7 +99,11 @@ class Hydration(Mapping[str, HydratedTable]):
         if self._error is None:
             # Without its traceback, whose frames would keep files open.
             self._error = error.with_traceback(None)
-        self._over.set()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong in the background first."""
+        return self._error
 
     def __getitem__(self, name: str) -> HydratedTable:
         if name not in self._tables:
@@ -130,6 +135,14 @@ class Hydration(Mapping[str, HydratedTable]):
         self.raise_error()
         return self.is_complete
 
+    def check_process(self) -> None:
+        """Raises `UsageError` in a process that was forked off, where the background isn't."""
+        if self._process != os.getpid():
+            raise UsageError(
+                f"{self.path}: rows are being decoded by process {self._process}; open the container in this one, too, "
+                "or fork when all rows are there"
+            )
+
     def raise_error(self) -> None:
         """Raises what went wrong in the background."""
         if self._error is not None:
@@ -137,7 +150,9 @@ class Hydration(Mapping[str, HydratedTable]):
 
     def close(self) -> None:
         """Ends the background. The arrays stay as they are, and `ensure` still decodes what it is asked for."""
-        _end(self._over, self._workers)
+        # The threads of another process aren't here.
+        if self._process == os.getpid():
+            _end(self._over, self._workers)
 
     def __enter__(self) -> Self:
         return self
@@ -158,8 +173,8 @@ def _work(take: Callable[[], tuple[HydratedTable, int] | None], failed: Callable
         try:
             table.fill(block)
         except BaseException as error:
+            # Others may be sound.
             failed(error)
-            return
 
 
 def _end(over: threading.Event, workers: Sequence[threading.Thread]) -> None:
@@ -174,8 +189,7 @@ def hydrate(
     version: int,
     stored: Mapping[str, Table],
     *,
-    tables: Iterable[str] | None,
-    wanted: Wanted,
+    choices: Mapping[str, Choice],
     columns: bool | Iterable[str],
     elements: Mapping[str, tuple[int, int]],
     into: Mapping[str, Any],
@@ -183,18 +197,15 @@ def hydrate(
     threads: int,
     budget: Budget,
 ) -> Hydration:
-    """Begins to hydrate tables; see `Checkpoint.hydrate`."""
-    patterns = Patterns(tables)
-    patterns.check(list(stored), path)
-    names = [name for name in stored if name in patterns]
-    for argument, given in (("rows", wanted.rows), ("elements", elements), ("into", into), ("order", order)):
-        if unknown := set(given) - set(names):
+    """Begins to hydrate the rows of tables that were chosen; see `Checkpoint.hydrate`."""
+    for argument, given in (("elements", elements), ("into", into), ("order", order)):
+        if unknown := set(given) - set(choices):
             raise MissingKeyError(f"{argument} names a table that isn't hydrated: {min(unknown)!r}")
     found = Hydration(path, version, threads)
     made = {}
-    for name in names:
+    for name, choice in choices.items():
         table = stored[name]
-        ids = wanted.choice(table).of(table)
+        ids = choice.of(table)
         counts = order.get(name)
         if counts is not None and np.shape(counts) != (len(ids),):
             raise UsageError(f"order[{name!r}]: a number for each of {len(ids)} rows, found shape {np.shape(counts)}")
@@ -204,6 +215,18 @@ def hydrate(
         made[name] = HydratedTable(found, table, ids, arrays, part)
     found.start(made, order)
     return found
+
+
+def choices_of(
+    path: str, stored: Mapping[str, Table], tables: Iterable[str] | None, wanted: Wanted
+) -> dict[str, Choice]:
+    """By table, the rows that somebody asks for; raises `UsageError` and `MissingKeyError`."""
+    patterns = Patterns(tables)
+    patterns.check(list(stored), path)
+    names = [name for name in stored if name in patterns]
+    if unknown := set(wanted.rows) - set(names):
+        raise MissingKeyError(f"{path}: rows names a table that isn't among those asked for: {min(unknown)!r}")
+    return {name: wanted.choice(stored[name]) for name in names}
 
 
 def _columns(table: Table, columns: bool | Iterable[str]) -> list[str]:
@@ -241,6 +264,11 @@ def _arrays(
         elif array.shape != shape or not array.flags.writeable:
             raise UsageError(
                 f"into[{name!r}], column {column!r}: a writable array of shape {shape}, found one of {array.shape}"
+            )
+        elif array.dtype.kind in "biu" and dtypes.dtype_of(schema.dtype).kind not in "biu":
+            raise UsageError(
+                f"into[{name!r}], column {column!r}: {schema.dtype} can't be put into {array.dtype}; give an array of "
+                "floating-point numbers"
             )
         found[column] = array
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -14,22 +15,23 @@ from typing import Any, Self
 import numpy as np
 
 from cnrfmt import reader
-from cnrfmt.checkpoint import Checkpoint
-from cnrfmt.errors import DamagedError, MissingKeyError, TooLargeError, UsageError, VersionNotFoundError
+from cnrfmt.errors import DamagedError, TooLargeError, UsageError, VersionNotFoundError
 from cnrfmt.memory import Budget, check_limit, guarded
 from cnrfmt.patterns import Patterns
 from cnrfmt.reader import PathLike
 from cnrfmt.segment_reader import Backend, Verify
 from cnrfmt.serving.generations import Generations
-from cnrfmt.serving.held_rows import ShardBy, Wanted
+from cnrfmt.serving.held_rows import Choice, ShardBy, Wanted
 from cnrfmt.serving.hydrated_table import Progress
-from cnrfmt.serving.hydrating import Hydration
+from cnrfmt.serving.hydrating import Hydration, choices_of
+from cnrfmt.serving.keeper import Keeper
 from cnrfmt.serving.live_table import LiveTable
 from cnrfmt.serving.served import Next, Served, begin, goes_on, moved
 from cnrfmt.serving.snapshot import LiveStatus, Snapshot
-from cnrfmt.serving.watching import Watch
+from cnrfmt.serving.watching import check_seconds
 from cnrfmt.storage.fs import Fs
 from cnrfmt.table import Changes, Table
+from cnrfmt.view import View
 
 
 class LiveTables(Mapping[str, LiveTable]):
@@ -89,10 +91,11 @@ class LiveTables(Mapping[str, LiveTable]):
         if isinstance(hold, bool) or not isinstance(hold, int) or hold < 1:
             raise UsageError(f"hold is how many versions are held, at least 1, found {hold!r}")
         self._wanted, self._patterns = Wanted(rows or {}, shard, shard_by), Patterns(tables)
-        self._limit, self._dtype = check_limit(max_bytes), None if dtype is None else np.dtype(dtype)
+        self._limit, self._dtype = check_limit(max_bytes), _dtype(dtype)
         self._options: dict[str, Any] = {
             "backend": backend, "verify": verify, "threads": threads, "max_bytes": max_bytes, "fs": fs
         }  # fmt: skip
+        self._process = os.getpid()
         self._advancing, self._over = threading.Lock(), threading.Event()
         self._generations = Generations()
         self._held: deque[Snapshot] = deque(maxlen=hold)
@@ -101,18 +104,14 @@ class LiveTables(Mapping[str, LiveTable]):
         self._updates = 0
         self._applied_s: float | None = None
         self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
-        self._failing_since: float | None = None
+        self._keeper: Keeper | None = None
         self._checkpoint = reader.open(path, version=version, tag=tag, digest=digest, **self._options)
         self._hydrations: list[Hydration] = []
         try:
-            self._patterns.check(list(self._checkpoint), self.path)
-            for name in self._wanted.rows:
-                if name not in self._checkpoint or name not in self._patterns:
-                    raise MissingKeyError(f"rows names a table that isn't served: {name!r}")
-            names = [name for name in self._checkpoint if name in self._patterns]
-            begun = self._begin({name: self._checkpoint[name] for name in names}, self._checkpoint)
-            self._show(self._checkpoint, [Next(served) for served in begun.values()])
+            choices = choices_of(self.path, self._checkpoint, tables, self._wanted)
+            view = self._checkpoint.view
+            begun = self._begin({name: self._checkpoint[name] for name in choices}, choices, view)
+            self._show(view, [Next(served) for served in begun.values()])
         except BaseException:
             self.close()
             raise
@@ -133,6 +132,16 @@ class LiveTables(Mapping[str, LiveTable]):
         return self.snapshot().step
 
     @property
+    def is_pinned(self) -> bool:
+        """Whether a version was asked for, so that no newer one is taken in by itself."""
+        return self._pinned
+
+    @property
+    def is_closed(self) -> threading.Event:
+        """Set once it was closed."""
+        return self._over
+
+    @property
     def versions(self) -> tuple[int, ...]:
         """Those that are held, the one that is served last."""
         return tuple(snapshot.version for snapshot in tuple(self._held))
@@ -144,14 +153,19 @@ class LiveTables(Mapping[str, LiveTable]):
         """
         held = tuple(self._held)
         if version is None:
-            if self._over.is_set():
-                raise UsageError(f"{self._checkpoint.path}: the tables were closed; open them again")
+            self._check_open()
             return held[-1]
         found = next((one for one in reversed(held) if one.version == version), None)
         if found is None:
             versions = ", ".join(str(one.version) for one in held)
             raise VersionNotFoundError(f"{self.path}: version {version} isn't held; held are {versions} (see hold=)")
         return found
+
+    def _check_open(self) -> None:
+        if self._over.is_set():
+            raise UsageError(f"{self.path}: the tables were closed; open them again")
+        if self._process != os.getpid():
+            raise UsageError(f"{self.path}: these tables belong to process {self._process}; open them in this one, too")
 
     def __getitem__(self, name: str) -> LiveTable:
         _ = self.snapshot()[name]
@@ -194,60 +208,76 @@ class LiveTables(Mapping[str, LiveTable]):
         ------
         DamagedError
             Another container, or an older state, is in the container's place, or what is new is damaged.
+        UsageError
+            The tables were closed, or belong to another process.
         VersionNotFoundError, StorageError, TooLargeError
             As `cnrfmt.open` raises them, or more memory would be taken than `max_bytes`.
         """
         with self._advancing, guarded(f"{self.path}, a newer version"):
+            self._check_open()
             if version is None and digest is None:
                 self._pinned = False
                 self._checkpoint.move_on()
-                found = self._checkpoint
+                view = self._checkpoint.view
             else:
-                found = reader.open(self.path, version=version, digest=digest, **self._options)
-                known, other = self._checkpoint.manifest.container_id, found.manifest.container_id
-                if known != other:
-                    raise DamagedError(
-                        "manifest-identity",
-                        self.path,
-                        expected=f"container {known.hex()}",
-                        found=f"container {other.hex()}",
-                        advice="another container was put in its place: open it anew if that is meant",
-                    )
-            moved = self._advance(found)
+                view = self._view_of(version, digest)
+            moved = self._advance(view)
             self._pinned = version is not None or digest is not None
             return moved
 
-    def _advance(self, checkpoint: Checkpoint) -> bool:
+    def _view_of(self, version: int | None, digest: str | None) -> View:
+        """A version that can be opened, or that is held though it can't be opened any more."""
+        try:
+            view = reader.open(self.path, version=version, digest=digest, **self._options).view
+        except VersionNotFoundError:
+            held = next((one for one in self._held if one.version == version and digest in (None, one.digest)), None)
+            if held is None:
+                raise
+            return held.view
+        known, other = self._checkpoint.manifest.container_id, view.manifest.container_id
+        if known != other:
+            raise DamagedError(
+                "manifest-identity",
+                self.path,
+                expected=f"container {known.hex()}",
+                found=f"container {other.hex()}",
+                advice="another container was put in its place: open it anew if that is meant",
+            )
+        return view
+
+    def _advance(self, view: View) -> bool:
         before = self.snapshot().manifest
-        if checkpoint.manifest.digest == before.digest:
+        if view.manifest.digest == before.digest:
             return False
         started = time.monotonic()
         tables = self._tables.values()
         self._generations.release({one.slots: one.base is None or one.base.is_complete for one in tables})
         for hydration in self._hydrations:
             hydration.resume()
-        # A view of its own: the checkpoint moves on while snapshots of this version are held.
-        view = checkpoint.view
         found: list[Next] = []
         try:
-            for name, table in checkpoint.items():
-                if name in self._patterns:
-                    found.append(self._moved(table, view.changed_since(table, before, view.budget()), checkpoint))
+            for schema in view.manifest.tables:
+                if schema.name in self._patterns:
+                    table = Table(view, schema)
+                    found.append(self._moved(table, view.changed_since(table, before, view.budget()), view))
         except BaseException:
             for one in found:
                 one.served.slots.give_back(one.taken)
             raise
-        self._show(checkpoint, found)
+        self._show(view, found)
         self._updates += 1
         self._applied_s = time.monotonic() - started
         return True
 
-    def _moved(self, table: Table, changes: Changes, checkpoint: Checkpoint) -> Next:
+    def _moved(self, table: Table, changes: Changes, view: View) -> Next:
         """What becomes of a table; one that begins anew is there whole before it is seen."""
         served = self._tables.get(table.name)
         if served is not None and goes_on(served.schema, table.schema) and changes.exact:
+            served = served.without_gaps(self._generations.number)
             return moved(served, table, changes, self._check_memory)
-        begun = self._begin({table.name: table}, checkpoint)[table.name]
+        # Rows that were asked for by their ids needn't be there any more.
+        choices = {table.name: self._wanted.choice(table, strict=False)}
+        begun = self._begin({table.name: table}, choices, view)[table.name]
         hydration = self._hydrations[-1]
         try:
             hydration.wait()
@@ -256,12 +286,12 @@ class LiveTables(Mapping[str, LiveTable]):
             raise
         return Next(begun)
 
-    def _begin(self, tables: Mapping[str, Table], checkpoint: Checkpoint) -> dict[str, Served]:
+    def _begin(self, tables: Mapping[str, Table], choices: Mapping[str, Choice], view: View) -> dict[str, Served]:
         """Begins to decode tables into slots of their own."""
         budget = Budget(self._limit)
         budget.take(self._nbytes, self.path)
         generation = self._generations.number + 1
-        hydration, found = begin(tables, self._wanted, self._dtype, generation, checkpoint, budget)
+        hydration, found = begin(tables, choices, self._dtype, generation, view, budget)
         self._hydrations.append(hydration)
         return found
 
@@ -275,7 +305,7 @@ class LiveTables(Mapping[str, LiveTable]):
         if self._limit is not None and self._nbytes + nbytes > self._limit:
             raise TooLargeError(what, self._nbytes + nbytes, self._limit)
 
-    def _show(self, checkpoint: Checkpoint, found: list[Next]) -> None:
+    def _show(self, view: View, found: list[Next]) -> None:
         """Makes what was prepared the version that is served, all tables at once."""
         tables: dict[str, Served] = {}
         for one in found:
@@ -292,7 +322,7 @@ class LiveTables(Mapping[str, LiveTable]):
         bases = [served.base for served in tables.values() if served.base is not None]
         self._hydrations = [one for one in self._hydrations if any(base in one.values() for base in bases)]
         # The switch, which look-ups see whole or not at all.
-        self._held.append(Snapshot(checkpoint, rows, lease))
+        self._held.append(Snapshot(view, rows, lease))
 
     def follow(
         self,
@@ -317,46 +347,24 @@ class LiveTables(Mapping[str, LiveTable]):
             Is called from that thread when what is served was committed more than so many seconds ago, once until
             something newer is served.
         """
+        self._check_open()
         if self._thread is not None:
             raise UsageError(f"{self.path}: these tables follow it already")
-        if isinstance(poll, bool) or not isinstance(poll, int | float) or not poll > 0:
-            raise UsageError(f"poll is a number of seconds above 0, found {poll!r}")
+        check_seconds(poll, "poll")
+        if (max_age is None) is not (on_age is None):
+            raise UsageError("max_age and on_age go together: after how many seconds, and what is called then")
+        if max_age is not None:
+            check_seconds(max_age, "max_age")
 
-        def run() -> None:
-            watch, told = Watch(self.path, float(poll), self._over), None
-            refused: Exception | None = None
-            while not self._over.is_set():
-                # Whatever goes wrong, others must be told, and what is served goes on.
-                try:
-                    moved = not self._pinned and self.advance()
-                except Exception as error:
-                    self._fail(error)
-                else:
-                    if moved and on_update is not None:
-                        try:
-                            on_update(self.snapshot())
-                            refused = None
-                        except Exception as error:
-                            refused = error
-                    self._fail(refused)
-                status = self.status()
-                if max_age is not None and on_age is not None and status.age_s > max_age and told != status.version:
-                    told = status.version
-                    on_age(status)
-                watch.wait()
-            watch.close()
-
-        self._thread = threading.Thread(target=run, name="cnrfmt live tables", daemon=True)
+        self._keeper = Keeper(self, poll, on_update, max_age, on_age)
+        self._thread = threading.Thread(target=self._keeper.run, name="cnrfmt live tables", daemon=True)
         self._thread.start()
-
-    def _fail(self, error: Exception | None) -> None:
-        """Says what is wrong with following, or that nothing is."""
-        self._error = error
-        self._failing_since = None if error is None else self._failing_since or time.monotonic()
 
     def status(self) -> LiveStatus:
         """How this server stands."""
-        served, failing = self._held[-1], self._failing_since
+        served, keeper = self._held[-1], self._keeper
+        error: BaseException | None = None if keeper is None else keeper.error
+        error = error or next((one.error for one in self._hydrations if one.error is not None), None)
         return LiveStatus(
             served.version,
             served.step,
@@ -366,12 +374,15 @@ class LiveTables(Mapping[str, LiveTable]):
             self._applied_s,
             self.progress,
             self._pinned,
-            self._error,
-            0.0 if failing is None else time.monotonic() - failing,
+            error,
+            0.0 if keeper is None else keeper.failing_s,
         )
 
     def close(self) -> None:
         """Ends what goes on behind, and lets go of files. Snapshots that are held can be looked up all the same."""
+        if self._process != os.getpid():
+            # What goes on behind does so in another process.
+            return
         self._over.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -393,3 +404,13 @@ class LiveTables(Mapping[str, LiveTable]):
     # A mapping compares its items, which would be looked up.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+
+def _dtype(dtype: Any) -> np.dtype[Any] | None:
+    """A caller's data type for rows; raises `UsageError`."""
+    if dtype is None:
+        return None
+    found: np.dtype[Any] = np.dtype(dtype)
+    if found.kind not in "fV" or found.names is not None:
+        raise UsageError(f"dtype is a floating-point type, as rows are kept in memory, found {found}")
+    return found

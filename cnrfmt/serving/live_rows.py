@@ -199,6 +199,8 @@ class LiveRows:
 
     def _held(self) -> str:
         rows = self._schema.rows
+        if not self._rows:
+            return "no rows"
         return f"rows 0 to {self._rows - 1}" if self._rows == rows else f"{self._rows} of {rows} rows"
 
     def __repr__(self) -> str:

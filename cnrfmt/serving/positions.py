@@ -59,6 +59,11 @@ class ListedPositions(Positions):
             self._index, self._indexed = known
             self._recent = KeyIndex.build(ids[len(self._indexed) :])
 
+    @property
+    def ids(self) -> Ids:
+        """Whose each position is."""
+        return self._ids
+
     def of(self, ids: Ids) -> Ids:
         """As `Positions.of`."""
         found = self._index.find(ids)

@@ -10,20 +10,22 @@ import numpy as np
 
 from cnrfmt import dtypes
 from cnrfmt.arrays import Ids
-from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT, TableSchema
 from cnrfmt.memory import Budget
 from cnrfmt.serving.generations import Lease
-from cnrfmt.serving.held_rows import Choice, Wanted
+from cnrfmt.serving.held_rows import Choice
 from cnrfmt.serving.hydrated_table import HydratedTable
 from cnrfmt.serving.hydrating import Hydration, hydrate
 from cnrfmt.serving.lazy_memory import lazy_empty
 from cnrfmt.serving.live_rows import LiveRows
-from cnrfmt.serving.positions import Positions
+from cnrfmt.serving.positions import ListedPositions, Positions
 from cnrfmt.serving.slots import MOST_SLOTS, Move, Slots
 from cnrfmt.table import Changes, Table
+from cnrfmt.view import View
 
+_GAPS, _FEW = 2, 1 << 16
+"""Where there are more than so many times the rows' places, for that many rows at least, they are moved together."""
 _AT_ONCE = 16 << 20
 """Bytes of rows that are decoded at a time on their way to their slots."""
 
@@ -49,6 +51,25 @@ class Served:
         default = np.full(schema.dim, fill[0], slots.store.dtype)
         return LiveRows(schema, self.positions, self.rows, slots.map, slots.store, default, self.base, lease)
 
+    def without_gaps(self, generation: int) -> Served:
+        """The same, with rows moved together where most of the places are nobody's, as where keys come and go.
+
+        `generation` is the current one, whose rows these are.
+        """
+        positions, slots = self.positions, self.slots
+        if self.base is not None or slots.map is None or not isinstance(positions, ListedPositions):
+            return self
+        if positions.count <= _GAPS * max(self.rows, _FEW):
+            return self
+        living = np.flatnonzero(slots.map[: positions.count] >= 0).astype(np.int64, copy=False)
+        store = lazy_empty((Slots.capacity(len(living)), *slots.store.shape[1:]), slots.store.dtype)
+        step = max(1, _AT_ONCE // max(1, slots.store[:1].nbytes))
+        for start in range(0, len(living), step):
+            some = living[start : start + step]
+            store[start : start + len(some)] = slots.store[slots.map[some]]
+        kept = ListedPositions(positions.ids[living])
+        return replace(self, positions=kept, slots=Slots(store, len(living), generation))
+
 
 @dataclass(frozen=True, eq=False)
 class Next:
@@ -61,19 +82,18 @@ class Next:
 
 def begin(
     tables: Mapping[str, Table],
-    wanted: Wanted,
+    choices: Mapping[str, Choice],
     dtype: np.dtype[Any] | None,
     generation: int,
-    checkpoint: Checkpoint,
+    view: View,
     budget: Budget,
 ) -> tuple[Hydration, dict[str, Served]]:
     """Begins to decode tables into slots of their own, floating-point ones as `dtype` if one is given.
 
     `generation` is the one that they are first seen with.
 
-    Raises `UsageError`, `MissingKeyError` and `TooLargeError`.
+    Raises `UsageError` and `TooLargeError`.
     """
-    choices = {name: wanted.choice(table) for name, table in tables.items()}
     stores, into = {}, {}
     for name, table in tables.items():
         count, kind = len(choices[name].of(table)), table.dtype
@@ -85,16 +105,15 @@ def begin(
         stores[name] = lazy_empty((Slots.capacity(count), table.schema.dim), kind)
         into[name] = stores[name][:count]
     hydration = hydrate(
-        checkpoint.path,
-        checkpoint.version,
-        dict(tables),
-        tables=None,
-        wanted=wanted,
+        view.container.path,
+        view.manifest.version,
+        tables,
+        choices=choices,
         columns=False,
         elements={},
         into=into,
         order={},
-        threads=checkpoint.view.threads,
+        threads=view.threads,
         budget=budget,
     )
     return hydration, {

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from cnrfmt.checkpoint import Checkpoint
 from cnrfmt.errors import MissingKeyError
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.serving.following import Changed
@@ -14,6 +13,7 @@ from cnrfmt.serving.generations import Lease
 from cnrfmt.serving.hydrated_table import Progress
 from cnrfmt.serving.live_rows import LiveRows
 from cnrfmt.table import Changes
+from cnrfmt.view import View
 
 
 class Snapshot(Mapping[str, LiveRows]):
@@ -27,13 +27,16 @@ class Snapshot(Mapping[str, LiveRows]):
         When the version was committed, by its writer's clock.
     """
 
-    def __init__(self, checkpoint: Checkpoint, tables: dict[str, LiveRows], lease: Lease) -> None:
-        self._view, self._tables, self._lease = checkpoint.view, tables, lease
-        manifest = checkpoint.manifest
+    def __init__(self, view: View, tables: dict[str, LiveRows], lease: Lease) -> None:
+        self._view, self._tables, self._lease = view, tables, lease
+        manifest = view.manifest
         self.version, self.step, self.digest = manifest.version, manifest.step, f"{manifest.digest:016x}"
         self.created = datetime.fromisoformat(manifest.created)
-        # Its files are let go of when nobody holds it.
-        self._checkpoint = checkpoint
+
+    @property
+    def view(self) -> View:
+        """The version, open; its files are let go of when nobody holds it."""
+        return self._view
 
     @property
     def manifest(self) -> Manifest:
@@ -96,5 +99,5 @@ class LiveStatus(NamedTuple):
     applied_s: float | None
     hydrated: Progress
     pinned: bool
-    error: Exception | None
+    error: BaseException | None
     failing_s: float

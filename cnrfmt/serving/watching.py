@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from cnrfmt.errors import UsageError
 from cnrfmt.storage.directory import MANIFESTS
 
 _DEBOUNCE_MS, _STEP_MS = 20, 5
@@ -61,3 +62,9 @@ def _changes(path: str, poll: float, over: threading.Event) -> Iterator[Any] | N
         raise_interrupt=True,
         recursive=False,
     )
+
+
+def check_seconds(value: Any, name: str) -> None:
+    """That an argument is a time; raises `UsageError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UsageError(f"{name} is a number of seconds above 0, found {value!r}")

@@ -92,7 +92,7 @@ def test_calls_back_from_a_thread_of_its_own(tmp_path: Path) -> None:
     assert seen == [1, 2]
 
 
-def test_what_ends_the_thread_is_raised_by_close(tmp_path: Path) -> None:
+def test_what_is_wrong_is_raised_by_close(tmp_path: Path) -> None:
     path = chain(tmp_path / "run", deltas=1)
 
     def on_update(update: cnrfmt.Update) -> None:
@@ -100,11 +100,36 @@ def test_what_ends_the_thread_is_raised_by_close(tmp_path: Path) -> None:
 
     follower = cnrfmt.follow(path, on_update, poll=0.01)
     append(path, [0], 1)
-    assert follower._thread is not None
-    follower._thread.join(60)
+    end = time.monotonic() + 60
+    while follower.error is None and time.monotonic() < end:
+        time.sleep(0.005)
     with pytest.raises(LookupError, match="can't apply 2"):
         follower.close()
     follower.close()
+
+
+def test_what_a_call_back_refused_comes_again_with_what_is_newer(tmp_path: Path) -> None:
+    path = chain(tmp_path / "run", deltas=1)
+    seen: list[tuple[int, int, list[int]]] = []
+    refused = threading.Event()
+
+    def on_update(update: cnrfmt.Update) -> None:
+        seen.append((update.before, update.version, update.changed["dense"].rows.tolist()))
+        if update.version == 2:
+            refused.set()
+            raise LookupError("the cache is away")
+
+    with cnrfmt.follow(path, on_update, poll=0.01) as follower:
+        append(path, [4], 1)
+        assert refused.wait(60)
+        append(path, [7], 2)
+        end = time.monotonic() + 60
+        while seen[-1][1] != 3 and time.monotonic() < end:
+            time.sleep(0.005)
+        while follower.error is not None and time.monotonic() < end:
+            time.sleep(0.005)
+    assert seen[0] == (1, 2, [4])
+    assert seen[-1] == (1, 3, [4, 7])
 
 
 def test_another_container_is_an_error(tmp_path: Path) -> None:

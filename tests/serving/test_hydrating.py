@@ -148,8 +148,8 @@ def test_who_touches_a_block_that_is_coming_waits_for_it(
     [
         ({"rows": {"dense": (100, 900), "keyed": None}}, range(100, 900)),
         ({"rows": {"dense": [5, 3, 2999]}}, [3, 5, 2999]),
-        ({"shard": (1, 3)}, range(1000, 2000)),
-        ({"shard": (1, 3), "shard_by": "hash"}, None),
+        ({"shard": (1, 3), "shard_by": "range"}, range(1000, 2000)),
+        ({"shard": (1, 3)}, None),
     ],
 )
 def test_a_part_of_the_rows(tmp_path: Path, blocks: None, options: dict[str, Any], ids: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_row_in_a_damaged_place_raises_by_itself(tmp_path: Path, held: Held) -
     ("options", "error", "text"),
     [
         ({"tables": ["nobody"]}, cnrfmt.UsageError, "no table matches 'nobody'"),
-        ({"rows": {"nobody": [1]}}, cnrfmt.MissingKeyError, "rows names a table that isn't hydrated: 'nobody'"),
+        ({"rows": {"nobody": [1]}}, cnrfmt.MissingKeyError, "a table that isn't among those asked for: 'nobody'"),
         ({"into": {"dense": np.empty((3, 8), F32)}}, cnrfmt.UsageError, "column 'weight': a writable array of shape"),
         ({"into": {"dense": TableData(np.empty((3000, 8), F32), columns={"x": np.empty(3000)})}},
          cnrfmt.MissingKeyError, "has a column that isn't hydrated: 'x'"),

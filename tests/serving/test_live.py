@@ -144,7 +144,7 @@ def test_growth_beyond_what_there_was_room_for(tmp_path: Path, monkeypatch: pyte
 
 def test_a_shard_takes_in_its_own_rows_alone(tmp_path: Path) -> None:
     path = chain(tmp_path / "run", deltas=0)
-    shards = [LiveTables(path, ["dense", "keyed"], shard=(n, 3)) for n in range(3)]
+    shards = [LiveTables(path, ["dense", "keyed"], shard=(n, 3), shard_by="range") for n in range(3)]
     key = 12345
     cnrfmt.append(
         path,
@@ -274,9 +274,10 @@ def test_the_memory_is_bounded(tmp_path: Path) -> None:
     ("options", "text"),
     [
         ({"hold": 0}, "hold is how many versions are held, at least 1, found 0"),
-        ({"rows": {"nobody": [1]}}, "rows names a table that isn't served: 'nobody'"),
+        ({"rows": {"nobody": [1]}}, "rows names a table that isn't among those asked for: 'nobody'"),
         ({"tables": ["nobody"]}, "no table matches 'nobody'"),
         ({"max_bytes": -1}, "max_bytes"),
+        ({"dtype": np.int8}, "dtype is a floating-point type, as rows are kept in memory, found int8"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, options: dict[str, Any], text: str) -> None:
@@ -362,7 +363,7 @@ def test_following_tells_what_is_wrong_and_goes_on(tmp_path: Path) -> None:
 
     with LiveTables(path) as live:
         live.follow(
-            poll=0.01, on_update=lambda s: seen.append(s.version), max_age=-1.0, on_age=lambda s: old.append(s.version)
+            poll=0.01, on_update=lambda s: seen.append(s.version), max_age=1e-9, on_age=lambda s: old.append(s.version)
         )
         wait_for(lambda: old == [1])
         path.rename(hidden)

@@ -1,0 +1,75 @@
+"""Keeps served tables at the newest version, in a thread of its own, whatever goes wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cnrfmt.serving.snapshot import LiveStatus, Snapshot
+from cnrfmt.serving.watching import Watch
+
+if TYPE_CHECKING:
+    from cnrfmt.serving.live import LiveTables
+
+
+class Keeper:
+    """What `LiveTables.follow` runs, with its arguments.
+
+    Attributes
+    ----------
+    error
+        What couldn't be taken in, or what a call back raised when it was last called; None where nothing is wrong.
+    """
+
+    def __init__(
+        self,
+        live: LiveTables,
+        poll: float,
+        on_update: Callable[[Snapshot], None] | None,
+        max_age: float | None,
+        on_age: Callable[[LiveStatus], None] | None,
+    ) -> None:
+        self._live, self._poll, self._on_update = live, float(poll), on_update
+        self._max_age, self._on_age = max_age, on_age
+        self._told: int | None = None
+        self._refused: Exception | None = None
+        self._failing_since: float | None = None
+        self.error: Exception | None = None
+
+    @property
+    def failing_s(self) -> float:
+        """Seconds since something went wrong first; 0 where nothing is."""
+        since = self._failing_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def run(self) -> None:
+        """Takes in each new version until the tables are closed."""
+        over = self._live.is_closed
+        watch = Watch(self._live.path, self._poll, over)
+        while not over.is_set():
+            self._look()
+            watch.wait()
+        watch.close()
+
+    def _look(self) -> None:
+        moved, failed = False, None
+        # Whatever goes wrong, others must be told, and what is served goes on.
+        try:
+            moved = not self._live.is_pinned and self._live.advance()
+        except Exception as error:
+            failed = error
+        status = self._live.status()
+        is_old = self._max_age is not None and status.age_s > self._max_age and self._told != status.version
+        if moved or is_old:
+            self._refused = None
+            try:
+                if moved and self._on_update is not None:
+                    self._on_update(self._live.snapshot())
+                if is_old and self._on_age is not None:
+                    self._told = status.version
+                    self._on_age(status)
+            except Exception as error:
+                self._refused = error
+        self.error = failed or self._refused
+        self._failing_since = None if self.error is None else self._failing_since or time.monotonic()
