@@ -6,15 +6,17 @@ import argparse
 import json
 import os
 import re
+import select
 import sys
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from cnrfmt.cli import exits, output
 from cnrfmt.cli.options import Verbs, add_path, add_threads, add_verb, naming_options
-from cnrfmt.errors import UsageError
+from cnrfmt.errors import CnrError, UsageError
 
 if TYPE_CHECKING:
     from cnrfmt.serving.http.wire import Limits
@@ -39,7 +41,7 @@ def add(verbs: Verbs) -> None:
         """
         cnrfmt serve run7
         cnrfmt serve run7 --tables 'user*' item --port 0 --max-age 600
-        cnrfmt serve run7 --shard 0/4 --max-bytes 32000000000
+        cnrfmt serve run7 --shard 0/4 --dtype float16 --max-bytes 32000000000
         cnrfmt serve run7 --host 0.0.0.0 --token-file /run/secrets/token
         """,
     )
@@ -58,6 +60,14 @@ def add(verbs: Verbs) -> None:
         "--shard", type=_shard, metavar="I/N", help="of N servers this is number I, from 0 on (else all rows)"
     )
     parser.add_argument(
+        "--shard-by",
+        choices=("range", "hash"),
+        help="how --shard divides the rows of dense tables (else by hash; keyed ones go by hash in any case)",
+    )
+    parser.add_argument(
+        "--dtype", choices=("float16", "float32"), help="of floats in memory (else that of the stored column)"
+    )
+    parser.add_argument(
         "--hold", type=int, default=1, metavar="N", help="versions that may be asked for (else the newest alone)"
     )
     parser.add_argument(
@@ -74,10 +84,28 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--max-answer-bytes", type=int, metavar="N", help="body of an answer (else 64 MiB)"
     )
+    parser.add_argument(
+        "--max-connections", type=int, default=1000, metavar="N", help="open at a time (else 1,000)"
+    )
     add_threads(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
+    try:
+        return _serve(args)
+    except BrokenPipeError:
+        raise
+    except (CnrError, OSError, MemoryError) as error:
+        if not args.json:
+            raise
+        # A line, as all else that whoever collects logs finds here.
+        code = exits.code_of(error)
+        facts = {"kind": type(error).__name__, "exit_code": code}
+        output.write(json.dumps({"event": "failed", "error": {"message": str(error), **facts}}), sys.stderr)
+        return code
+
+
+def _serve(args: argparse.Namespace) -> int:
     try:
         from cnrfmt.serving.http import server, wire
     except ImportError as error:
@@ -91,6 +119,10 @@ def _run(args: argparse.Namespace) -> int:
     for option, value in (("--poll", args.poll), ("--max-age", args.max_age)):
         if value is not None and not 0 < value < float("inf"):
             raise UsageError(f"{option} is a number of seconds above 0, found {value}")
+    if args.shard_by is not None and args.shard is None:
+        raise UsageError("--shard-by says how --shard divides rows: give --shard, too")
+    if args.max_connections < 1:
+        raise UsageError(f"--max-connections is at least 1, found {args.max_connections}")
     if args.hold < 1:
         raise UsageError(f"--hold is how many versions are held, at least 1, found {args.hold}")
     with closing(server.listen(args.host, args.port)) as sock, naming_options():
@@ -98,12 +130,16 @@ def _run(args: argparse.Namespace) -> int:
             args.path,
             args.tables,
             shard=args.shard,
+            shard_by=args.shard_by,
+            dtype=args.dtype,
             hold=args.hold,
             max_bytes=args.max_bytes,
             threads=args.threads,
         )
-        settings = server.Settings(token, limits, args.poll, args.max_age)
-        server.serve(live, sock, settings, _write_json if args.json else _write)
+        settings = server.Settings(
+            token, limits, args.poll, args.max_age, args.shard, args.shard_by, args.max_connections
+        )
+        server.serve(live, sock, settings, _Log(as_json=args.json))
     return exits.SOUND
 
 
@@ -139,17 +175,44 @@ def _token(file: str | None) -> str | None:
     return token
 
 
-def _write(event: str, facts: dict[str, Any]) -> None:
+class _Log:
+    """Writes a line for each event; one that nobody reads is left out, since whoever waits for it would never end."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json, self._lost, self._lock = as_json, 0, threading.Lock()
+
+    def __call__(self, event: str, facts: dict[str, Any]) -> None:
+        stream = sys.stderr if event == "warning" and not self._as_json else sys.stdout
+        # From several threads: what is free in a pipe is one line's.
+        with self._lock:
+            if not _takes(stream):
+                self._lost += 1
+                return
+            if self._lost:
+                facts = {**facts, "lines_lost": self._lost}
+                self._lost = 0
+            if self._as_json:
+                # A line each, as those who collect logs want them.
+                output.write(json.dumps({"event": event, **facts}, allow_nan=False), stream)
+            else:
+                output.write(_text(event, facts), stream)
+            stream.flush()
+
+
+def _takes(stream: TextIO) -> bool:
+    """Whether a line can be written without waiting: a pipe that can be written to has room for 4 KiB."""
+    try:
+        return bool(select.select([], [stream.fileno()], [], 0)[1])
+    except (OSError, ValueError):
+        # No descriptor: it doesn't wait.
+        return True
+
+
+def _text(event: str, facts: dict[str, Any]) -> str:
     text = {"serving": _serving, "update": _update, "warning": _warning, "ended": _ended}[event](facts)
-    stream = sys.stderr if event == "warning" else sys.stdout
-    output.write(output.clean(text), stream)
-    stream.flush()
-
-
-def _write_json(event: str, facts: dict[str, Any]) -> None:
-    # A line each, as those who collect logs want them.
-    output.write(json.dumps({"event": event, **facts}, allow_nan=False))
-    sys.stdout.flush()
+    lost = f" ({output.plural(facts['lines_lost'], 'line')} lost before it)" if "lines_lost" in facts else ""
+    lines = [text + lost, *facts.get("traceback", "").splitlines()]
+    return "\n".join(map(output.clean, lines))
 
 
 def _version(facts: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import time
 from base64 import b64encode
 from collections import deque
@@ -23,9 +22,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cnrfmt.errors import CnrError, MissingKeyError, UsageError, VersionNotFoundError
+from cnrfmt.errors import CnrError, MissingKeyError, UsageError
 from cnrfmt.format.manifest import Manifest
+from cnrfmt.serving.held_rows import ShardBy
 from cnrfmt.serving.http import metrics, wire
+from cnrfmt.serving.http.refusals import broken, failed, gone, json_answer, not_here, refusal
 from cnrfmt.serving.http.wire import JSON, ROWS, Call, Form, Limits, RequestError
 from cnrfmt.serving.live import LiveTables
 from cnrfmt.serving.live_rows import LiveRows
@@ -71,6 +72,10 @@ class Service:
         The server calls itself unhealthy where what it serves was committed more than so many seconds ago.
     failing_s
         And where it couldn't take in a newer version for so long.
+    body_s
+        How long the body of a request may take to come.
+    shard, shard_by
+        What `live` holds, to be told.
     threads
         How many large requests are worked on at a time.
     """
@@ -84,10 +89,14 @@ class Service:
         hosts: Collection[str] | None = None,
         max_age: float | None = None,
         failing_s: float = _FAILING_S,
+        body_s: float = 30.0,
+        shard: tuple[int, int] | None = None,
+        shard_by: ShardBy | None = None,
         threads: int = 2,
     ) -> None:
         self.live = live
         self._limits, self._max_age, self._failing_s = limits or Limits(), max_age, failing_s
+        self._body_s, self._shard, self._shard_by = body_s, shard, shard_by
         self._started = time.time()
         self._taken: deque[_Taken] = deque(maxlen=_KEPT)
         self._before = live.snapshot().manifest
@@ -104,7 +113,7 @@ class Service:
             Route("/metrics", self._metrics, methods=["GET"]),
         ]
         handlers: dict[Any, Any] = {
-            CnrError: _failed, HTTPException: _not_here, ClientDisconnect: _gone, Exception: _broken
+            CnrError: failed, HTTPException: not_here, ClientDisconnect: gone, Exception: broken
         }  # fmt: skip
         app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
         self.metrics = metrics.Metrics([route.path for route in routes], live.status)
@@ -137,7 +146,7 @@ class Service:
 
     def close(self) -> None:
         """Ends the threads that work on requests."""
-        self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=True)
 
     def _answering(self, *, pooled: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answering(request: Request) -> Response:
@@ -152,6 +161,8 @@ class Service:
             # One version for all that the request does.
             snapshot = self.live.snapshot(call.version)
             rows = _table(snapshot, call.table)
+            if pooled:
+                _check_pooled(rows)
             values = call.rows * rows.shape[1]
             self._check_answer(values, rows.dtype if call.mode is None else np.dtype(np.float32), wanted)
 
@@ -181,11 +192,16 @@ class Service:
         if declared is not None and declared.isdecimal() and int(declared) > limit:
             raise RequestError(413, message, advice)
         parts, size = [], 0
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise RequestError(413, message, advice)
-            parts.append(part)
+        try:
+            async with asyncio.timeout(self._body_s):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > limit:
+                        raise RequestError(413, message, advice)
+                    parts.append(part)
+        except TimeoutError:
+            late = f"the body didn't come within {self._body_s:g} s: {size} bytes did"
+            raise RequestError(408, late, "send it at once, or in several requests") from None
         return b"".join(parts)
 
     def _check_answer(self, values: int, dtype: np.dtype[Any], form: Form) -> None:
@@ -210,19 +226,31 @@ class Service:
                 "keyed": rows.keyed,
                 "bytes": len(rows) * rows.shape[1] * rows.dtype.itemsize,
                 "changed_rows": changed.get(rows.name),
+                "held": self._held(rows),
             }
             for rows in snapshot.values()
         ]
-        return _json(200, {"version": snapshot.version, "step": snapshot.step, "tables": tables})
+        return json_answer(200, {"version": snapshot.version, "step": snapshot.step, "tables": tables})
+
+    def _held(self, rows: LiveRows) -> dict[str, Any] | None:
+        """Which rows of a table are held; None where all are."""
+        if self._shard is None:
+            return None
+        by = "range" if self._shard_by == "range" and not rows.keyed else "hash"
+        number, count = self._shard
+        return {"rows": len(rows), "of_rows": rows.schema.rows, "shard": f"{number}/{count}", "by": by}
 
     async def _health(self, request: Request) -> Response:
         reason = await asyncio.get_running_loop().run_in_executor(self._pool, self.unhealthy)
-        found: dict[str, Any] = {"status": "ok" if reason is None else "failing"}
+        done, total = self.live.progress
+        well = "ok" if done == total else "starting"
+        found: dict[str, Any] = {"status": well if reason is None else "failing"}
         if request.scope["cnrfmt.trusted"]:
             status = self.live.status()
             found |= {"version": status.version, "step": status.step, "age_s": round(status.age_s, 3)}
+            found |= {} if done == total else {"rows": done, "of_rows": total}
             found |= {} if reason is None else {"error": reason, "what to do": "look at GET /status, and at its log"}
-        return _json(200 if reason is None else 503, found)
+        return json_answer(200 if reason is None else 503, found)
 
     async def _status(self, request: Request) -> Response:
         status, snapshot = self.live.status(), self.live.snapshot()
@@ -253,7 +281,7 @@ class Service:
                 for one in tuple(self._taken)
             ],
         }
-        return _json(200, found)
+        return json_answer(200, found)
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.metrics.text(), media_type=metrics.CONTENT_TYPE)
@@ -276,10 +304,10 @@ class _Guard:
         # A page of the web may have its own name lead here, and ask as if it were at home.
         if self._hosts is not None and name not in self._hosts:
             names = ", ".join(sorted(self._hosts))
-            refused = _refusal(421, f"this server isn't {host!r}", f"ask it as {names}, or start it with a token")
+            refused = refusal(421, f"this server isn't {host!r}", f"ask it as {names}, or start it with a token")
         elif not scope["cnrfmt.trusted"] and scope["path"] not in _OPEN:
             advice = "send Authorization: Bearer and the token that the server was started with"
-            refused = _refusal(401, "the token is missing or wrong", advice, {"WWW-Authenticate": "Bearer"})
+            refused = refusal(401, "the token is missing or wrong", advice, {"WWW-Authenticate": "Bearer"})
         await (self._app if refused is None else refused)(scope, receive, send)
 
     def _has_token(self, authorization: bytes) -> bool:
@@ -313,6 +341,13 @@ def _table(snapshot: Snapshot, name: str) -> LiveRows:
         raise RequestError(404, str(error), "GET /tables lists them") from None
 
 
+def _check_pooled(rows: LiveRows) -> None:
+    """That float32, in which bags come, holds the values: one that was rounded is a wrong value nobody notices."""
+    if rows.dtype.kind in "iu" and rows.dtype.itemsize > 2:
+        message = f"table {rows.name!r} is {rows.dtype}, whose values float32, in which bags come, can't all hold"
+        raise RequestError(422, message, "look its rows up, and add them up where they are exact")
+
+
 def _rows(rows: LiveRows, call: Call) -> Any:
     try:
         if call.offsets is None:
@@ -332,41 +367,6 @@ def _changed(before: Manifest, snapshot: Snapshot) -> dict[str, int] | None:
     except (CnrError, OSError):
         # One of the versions is gone by now: then nobody knows.
         return None
-
-
-def _json(status: int, found: Any, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(json.dumps(found, allow_nan=False), status, headers, JSON)
-
-
-def _refusal(status: int, message: str, advice: str, headers: Mapping[str, str] | None = None) -> Response:
-    return _json(status, {"error": message, "what to do": advice}, headers)
-
-
-async def _failed(request: Request, error: CnrError) -> Response:
-    """What was wrong with a request, or with the container."""
-    if isinstance(error, RequestError):
-        return _refusal(error.status, error.message, error.advice)
-    if isinstance(error, VersionNotFoundError):
-        return _refusal(404, str(error), "leave version out for the newest, or start the server with --hold")
-    return _refusal(500, str(error), "tell whoever runs the server; `cnrfmt verify` finds what is damaged")
-
-
-async def _not_here(request: Request, error: HTTPException) -> Response:
-    path = json.dumps(request.scope["path"])
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        return _refusal(405, f"{path} doesn't take {request.method}", f"use {allowed}", error.headers)
-    advice = "there are /lookup, /pool, /tables, /health, /status and /metrics"
-    return _refusal(error.status_code, f"there is no {path}", advice)
-
-
-async def _gone(request: Request, error: ClientDisconnect) -> Response:
-    # Nobody reads this; it is counted.
-    return _refusal(400, "the client went away", "send the whole request")
-
-
-async def _broken(request: Request, error: Exception) -> Response:
-    return _refusal(500, "the server failed", "tell whoever runs it: its log says more")
 
 
 async def _page(request: Request) -> Response:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator
 
@@ -10,10 +12,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cnrfmt.serving.http.refusals import refusal
 from cnrfmt.serving.snapshot import LiveStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_LAST_S = 0.5
+"""How long one who doesn't read is waited for at the end."""
 _OTHER = "other"
 """What requests for addresses that aren't there are counted under: whoever asks mustn't choose the labels."""
 
@@ -65,23 +70,30 @@ class Metrics:
 
 
 class Measured:
-    """An application whose requests are counted."""
+    """An application whose requests are counted, and those that the end of the server cancels refused."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on."""
-        started, status = time.perf_counter(), 500
+        started, status, begun = time.perf_counter(), 500, False
 
         async def noting(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, begun = message["status"], True
             await send(message)
 
         try:
             await self._app(scope, receive, noting)
+        except asyncio.CancelledError:
+            # The server ends, which uvicorn would call an error of the application.
+            if not begun:
+                ends = refusal(503, "the server ends", "ask again, or another server", {"Connection": "close"})
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LAST_S):
+                        await ends(scope, receive, noting)
         finally:
             self._metrics.count(scope["path"], status, time.perf_counter() - started)
 

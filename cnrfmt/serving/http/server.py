@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -16,7 +18,9 @@ import uvicorn
 from prometheus_client import disable_created_metrics
 
 from cnrfmt.errors import UsageError
+from cnrfmt.serving.held_rows import ShardBy
 from cnrfmt.serving.http.app import Service
+from cnrfmt.serving.http.connections import Listener, Server, raise_descriptors
 from cnrfmt.serving.http.wire import Limits
 from cnrfmt.serving.live import LiveTables
 from cnrfmt.serving.snapshot import LiveStatus, Snapshot
@@ -25,8 +29,10 @@ Tell = Callable[[str, dict[str, Any]], None]
 """Is called, from any thread, with what happened: its name, and facts that JSON can say."""
 
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
-_GRACE_S = 10
-"""How long requests that are under way are waited for at the end."""
+_WARNED_S = 60.0
+"""Between warnings that connections are refused."""
+_SAID = 1500
+"""Characters of something logged: a pipe takes a line of 4 KiB at once, or not."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +43,22 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     poll: float = 0.1
     max_age: float | None = None
+    shard: tuple[int, int] | None = None
+    shard_by: ShardBy | None = None
+    max_connections: int = 1000
+    patience_s: float = 30.0
+    """How long a request may take to come."""
+    grace_s: int = 9
+    """How long requests that are under way are waited for at the end, which is promised within 10 seconds."""
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> Listener:
     """A socket at this address, where connections wait until they are served; port 0 takes a free one."""
     if not 0 <= port < 1 << 16:
         raise UsageError(f"--port is a number from 0 to 65535, found {port}")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        found = socket.create_server((str(address[0]), port), family=family, backlog=1024)
+        found = Listener(fileno=socket.create_server((str(address[0]), port), family=family, backlog=1024).detach())
     except OSError as error:
         why = error.strerror or str(error)
         text = f"can't listen at {host}, port {port}: {why.lower()}; give another --port (0 takes a free one) or --host"
@@ -66,7 +79,7 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(live: LiveTables, sock: socket.socket, settings: Settings, tell: Tell) -> None:
+def serve(live: LiveTables, sock: Listener, settings: Settings, tell: Tell) -> None:
     """Serves until SIGTERM or SIGINT, and then answers what is under way. For a program's main thread."""
     # A series more for each one, of when it began.
     disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -77,12 +90,23 @@ def serve(live: LiveTables, sock: socket.socket, settings: Settings, tell: Tell)
         token=settings.token,
         hosts=_LOCAL if local and settings.token is None else None,
         max_age=settings.max_age,
+        body_s=settings.patience_s,
+        shard=settings.shard,
+        shard_by=settings.shard_by,
         threads=max(2, os.cpu_count() or 1),
     )
     if not local and settings.token is None:
         tell("warning", {"warning": f"everybody who reaches {url_of(sock)} can read these tables; give --token-file"})
+    # A quarter of the descriptors stays for segments, of which a version may have many.
+    sock.most = max(1, min(settings.max_connections, 3 * raise_descriptors() // 4))
+    if sock.most < settings.max_connections:
+        few = f"only {sock.most} connections are let in at a time, for lack of descriptors; raise `ulimit -n`"
+        tell("warning", {"warning": few})
     config = uvicorn.Config(
         service.application,
+        # Others, where they are installed, accept connections by themselves.
+        loop="asyncio",
+        http="h11",
         log_config=None,
         log_level="error",
         access_log=False,
@@ -90,9 +114,9 @@ def serve(live: LiveTables, sock: socket.socket, settings: Settings, tell: Tell)
         ws="none",
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=settings.grace_s,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, settings.patience_s, sock, tell)
 
     def took(snapshot: Snapshot) -> None:
         facts = service.took(snapshot)
@@ -106,15 +130,62 @@ def serve(live: LiveTables, sock: socket.socket, settings: Settings, tell: Tell)
             tell("warning", {"warning": text})
 
     try:
-        with _ending(server):
-            live.follow(poll=settings.poll, on_update=took, max_age=settings.max_age, on_age=aged)
+        with _ending(server), _logging(tell):
             facts = {"path": live.path, "version": live.version, "step": live.step, "tables": len(live)}
             tell("serving", {"url": url_of(sock), **facts})
+            on_age = None if settings.max_age is None else aged
+            live.follow(poll=settings.poll, on_update=took, max_age=settings.max_age, on_age=on_age)
             server.run(sockets=[sock])
     finally:
         service.close()
         live.close()
     tell("ended", {"version": live.status().version})
+
+
+class _Server(Server):
+    """Warns where connections are refused."""
+
+    def __init__(self, config: uvicorn.Config, idle_s: float, sock: Listener, tell: Tell) -> None:
+        super().__init__(config, idle_s)
+        self._sock, self._tell, self._told, self._told_at = sock, tell, 0, float("-inf")
+
+    async def on_tick(self, counter: int) -> bool:
+        """Is called ten times a second."""
+        refused, now = self._sock.refused - self._told, time.monotonic()
+        if refused and now - self._told_at >= _WARNED_S:
+            self._told, self._told_at = self._sock.refused, now
+            text = f"{refused} connections were refused, as {self._sock.most} are open; see --max-connections"
+            with contextlib.suppress(OSError):
+                self._tell("warning", {"warning": text})
+        return await super().on_tick(counter)
+
+
+class _Telling(logging.Handler):
+    """What uvicorn, asyncio and others log, told as all else is."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = {"warning": record.getMessage().strip()[:_SAID]}
+        if record.exc_info:
+            # The last lines say what it was.
+            facts["traceback"] = logging.Formatter().formatException(record.exc_info)[-_SAID:]
+        with contextlib.suppress(OSError):
+            self._tell("warning", facts)
+
+
+@contextlib.contextmanager
+def _logging(tell: Tell) -> Iterator[None]:
+    handler, root = _Telling(tell), logging.getLogger()
+    root.addHandler(handler)
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.removeHandler(handler)
 
 
 @contextlib.contextmanager

@@ -158,6 +158,12 @@ def test_what_json_cant_say_is_had_in_the_binary_form(client: Client) -> None:
     assert wire.unpack_answer(count.content)[1].tolist() == [[2**60, 1]]
 
 
+def test_integers_that_sums_would_round_are_refused(client: Client) -> None:
+    asked: dict[str, Any] = {"table": "count", "ids": [1], "offsets": [0]}
+    assert "table 'count' is int64" in error_of(client.post("/pool", asked), 422)
+    assert "table 'count' is int64" in error_of(client.post("/pool", asked | {"mode": "max"}, accept=ROWS), 422)
+
+
 def test_requests_have_bounds(live: cnrfmt.LiveTables) -> None:
     client = serving(live, limits=Limits(request_bytes=200, ids=20, answer_bytes=1000))
     asked: dict[str, Any] = {"table": "user", "ids": [1] * 20}
@@ -222,12 +228,21 @@ def test_tables(path: Path, live: cnrfmt.LiveTables, service: Service, client: C
     assert (found["version"], found["step"]) == (0, 0)
     by_name = {one.pop("name"): one for one in found["tables"]}
     assert by_name["user"] == {
-        "rows": 10, "dim": 4, "dtype": "float32", "keyed": False, "bytes": 160, "changed_rows": None
+        "rows": 10, "dim": 4, "dtype": "float32", "keyed": False, "bytes": 160, "changed_rows": None, "held": None
     }  # fmt: skip
     assert by_name["visitor"]["keyed"] is True
     advance(path, live, service, 100)
     changed = {one["name"]: one["changed_rows"] for one in client.get("/tables").json()["tables"]}
     assert changed == {"user": 2, "visitor": 0, "odd": 0, "count": 0}
+
+
+def test_tables_tell_what_is_held(path: Path) -> None:
+    with cnrfmt.LiveTables(path, shard=(1, 3), shard_by="range") as live:
+        live.wait()
+        client = serving(live, shard=(1, 3), shard_by="range")
+        held = {one["name"]: one["held"] for one in client.get("/tables").json()["tables"]}
+        assert held["user"] == {"rows": 3, "of_rows": 10, "shard": "1/3", "by": "range"}
+        assert held["visitor"] == {"rows": len(live["visitor"]), "of_rows": None, "shard": "1/3", "by": "hash"}
 
 
 def gone(self: cnrfmt.Snapshot, before: object) -> None:
@@ -276,6 +291,18 @@ def test_health(live: cnrfmt.LiveTables) -> None:
     assert (aged.status_code, aged.json()["status"]) == (503, "failing")
     assert "version 0 was committed" in aged.json()["error"]
     assert aged.json()["what to do"]
+
+
+def test_health_while_the_first_rows_are_decoded(live: cnrfmt.LiveTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, guarded = serving(live), serving(live, token="s3cret")
+    monkeypatch.setattr(cnrfmt.LiveTables, "progress", Progress(16, 17))
+    begun = client.get("/health")
+    assert begun.status_code == 200
+    assert (begun.json()["status"], begun.json()["rows"], begun.json()["of_rows"]) == ("starting", 16, 17)
+    assert guarded.get("/health").json() == {"status": "starting"}
+    monkeypatch.undo()
+    assert client.get("/health").json()["status"] == "ok"
+    assert "rows" not in client.get("/health").json()
 
 
 def test_health_where_following_fails(live: cnrfmt.LiveTables, monkeypatch: pytest.MonkeyPatch) -> None:

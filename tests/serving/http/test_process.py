@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import errno
 import http.client
+import json
+import logging
+import os
+import resource
 import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +24,17 @@ import pytest
 
 import cnrfmt
 from cnrfmt.cli import main, serve
-from cnrfmt.serving.http import server, wire
-from cnrfmt.serving.http.wire import ROWS
+from cnrfmt.serving.http import connections, server, wire
+from cnrfmt.serving.http.connections import Listener
+from cnrfmt.serving.http.wire import JSON, ROWS
 from tests.serving.http.support import Process
 
 ROWS_OF, DIM, SWITCHES = 64, 8, 10
 EVERY = np.arange(ROWS_OF)
+HALF = (
+    b"POST /lookup HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+)
+"""A request most of whose body is missing."""
 
 
 def rows(version: int) -> Any:
@@ -139,6 +151,183 @@ def test_what_is_under_way_is_answered_before_it_ends(path: Path, tmp_path: Path
         assert ended == [(0, "")]
 
 
+def test_who_comes_when_as_many_are_there_as_may_be_is_refused(path: Path) -> None:
+    words = (path, "--port", 0, "--max-connections", 3, "--shard", "1/2", "--shard-by", "hash", "--dtype", "float16")
+    with Process(*words) as process:
+        url = httpx.URL(process.wait_for("serving")["url"])
+        tables = httpx.get(url.join("/tables")).json()["tables"]
+        assert [(one["dtype"], one["held"]["by"], one["held"]["shard"]) for one in tables] == [
+            ("float16", "hash", "1/2")
+        ] * 2
+        with contextlib.ExitStack() as stack:
+            open_: list[socket.socket] = []
+            end = time.monotonic() + 60
+            # The one that was asked first may take a moment to be closed.
+            while len(open_) < 3 and time.monotonic() < end:
+                one = stack.enter_context(socket.create_connection((url.host, url.port or 0), timeout=60))
+                one.sendall(HALF if open_ else b"POST /look")
+                one.settimeout(0.2)
+                with contextlib.suppress(TimeoutError):
+                    assert one.recv(4096).startswith(b"HTTP/1.1 503")
+                    continue
+                open_.append(one)
+            full = httpx.get(url.join("/health"))
+            assert (full.status_code, full.headers["content-type"]) == (503, JSON)
+            assert "connections are open" in full.json()["error"]
+            while "were refused" not in process.wait_for("warning")["warning"]:
+                pass
+        assert process.end() == (0, "")
+        # Each line is JSON, or this fails.
+        assert process.wait_for("ended")["version"] == 0
+
+
+def served(
+    path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[str], None], **words: Any
+) -> list[tuple[str, dict[str, Any]]]:
+    """What is told where tables are served in this process while a thread does something."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    plain = server._Server.run
+
+    def run(one: server._Server, **sockets: Any) -> None:
+        def do() -> None:
+            try:
+                meanwhile(server.url_of(sockets["sockets"][0]))
+            finally:
+                one.should_exit = True
+
+        thread = threading.Thread(target=do)
+        thread.start()
+        plain(one, **sockets)
+        thread.join()
+
+    monkeypatch.setattr(server._Server, "run", run)
+    with server.listen("127.0.0.1", 0) as sock:
+        tell = lambda event, facts: told.append((event, facts))  # noqa: E731
+        server.serve(cnrfmt.LiveTables(path), sock, server.Settings(**words), tell)
+    return told
+
+
+def test_what_doesnt_come_in_time_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[bytes] = []
+
+    def ask(url: str) -> None:
+        where = httpx.URL(url)
+        with contextlib.ExitStack() as stack:
+            asked: list[socket.socket] = []
+            for sent in (b"", b"POST /look", HALF, HALF.replace(b"/lookup", b"/nowhere")):
+                asked.append(stack.enter_context(socket.create_connection((where.host, where.port or 0), timeout=60)))
+                asked[-1].sendall(sent)
+            for one in asked:
+                ends.append(b"")
+                with contextlib.suppress(ConnectionResetError):
+                    while part := one.recv(4096):
+                        ends[-1] += part
+
+    assert [event for event, _ in served(path, monkeypatch, ask, patience_s=0.3)] == ["serving", "ended"]
+    assert ends[:2] == [b"", b""]
+    assert ends[2].startswith(b"HTTP/1.1 408")
+    assert b"connection: close" in ends[2].lower()
+    assert b"the body didn't come within 0.3 s: 1 bytes did" in ends[2]
+    assert ends[3].startswith(b"HTTP/1.1 404")
+
+
+def test_half_a_request_is_refused_at_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as stack:
+        halves: list[socket.socket] = []
+
+        def ask(url: str) -> None:
+            where = httpx.URL(url)
+            for sent in (HALF, HALF, b"POST /look"):
+                one = stack.enter_context(socket.create_connection((where.host, where.port or 0), timeout=60))
+                one.sendall(sent)
+                halves.append(one)
+            # When another request was answered, these have come, too.
+            assert httpx.get(f"{url}/health").status_code == 200
+
+        told = served(path, monkeypatch, ask, grace_s=0)
+        answers = [one.makefile("rb").read() for one in halves]
+    for answer in answers[:2]:
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b'{"error": "the server ends"' in answer
+    assert answers[2] == b""
+    # What uvicorn says of it is told as a warning, and no traceback is.
+    assert [event for event, _ in told] == ["serving", "warning", "ended"]
+    assert list(told[1][1]) == ["warning"]
+
+
+def test_an_answer_that_nobody_reads_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = wire.pack_request("user", np.zeros(100_000, np.int64))
+    head = f"POST /lookup HTTP/1.1\r\nhost: localhost\r\ncontent-type: {ROWS}\r\ncontent-length: {len(body)}\r\n\r\n"
+    wide = path.with_name("wide")
+    cnrfmt.save(wide, {"user": np.zeros((4, 160), np.float32)})
+
+    def ask(url: str) -> None:
+        where = httpx.URL(url)
+        with socket.create_connection((where.host, where.port or 0), timeout=60) as one:
+            one.sendall(head.encode() + body)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            assert one.recv(1) == b"H"
+            end = time.monotonic() + 60
+            while listeners[0]._open and time.monotonic() < end:
+                time.sleep(0.05)
+            assert not listeners[0]._open
+
+    listeners: list[Listener] = []
+    plain = server.listen
+
+    def listen(host: str, port: int) -> Listener:
+        listeners.append(plain(host, port))
+        return listeners[0]
+
+    monkeypatch.setattr(server, "listen", listen)
+    told = served(wide, monkeypatch, ask, patience_s=0.3)
+    assert told[-1][0] == "ended"
+
+
+def test_few_descriptors_let_few_connections_in(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "raise_descriptors", lambda: 8)
+    seen: list[int] = []
+
+    def ask(url: str) -> None:
+        logging.getLogger("asyncio").error("odd", exc_info=ValueError("it was"))
+        seen.append(httpx.get(f"{url}/health").status_code)
+
+    told = served(path, monkeypatch, ask)
+    assert seen == [200]
+    assert "only 6 connections are let in" in told[0][1]["warning"]
+    (odd,) = [facts for event, facts in told if facts.get("warning") == "odd"]
+    assert odd["traceback"].endswith("ValueError: it was")
+
+
+def test_as_many_descriptors_as_may_be_had_are_asked_for() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, hard), hard))
+    try:
+        left = connections.raise_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+        assert 0 < left < hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_serving_is_told_before_any_update(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def follow(live: cnrfmt.LiveTables, *, on_update: Callable[[cnrfmt.Snapshot], None], **_: Any) -> None:
+        on_update(live.snapshot())
+
+    monkeypatch.setattr(cnrfmt.LiveTables, "follow", follow)
+    told = served(path, monkeypatch, lambda _: None)
+    assert [event for event, _ in told] == ["serving", "update", "ended"]
+
+
+def test_no_descriptor_for_a_connection_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(self: Listener) -> Any:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(Listener, "_accept", none)
+    with server.listen("127.0.0.1", 0) as sock, pytest.raises(BlockingIOError):
+        sock.accept()
+
+
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert main(["serve", *map(str, words)]) == 2
     captured = capsys.readouterr()
@@ -154,6 +343,8 @@ def test_wrong_calls(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert "--max-age is a number of seconds above 0, found nan" in refused(capsys, path, *port, "--max-age", "nan")
     assert "--max-ids is at least 1, found 0" in refused(capsys, path, *port, "--max-ids", 0)
     assert "--hold is how many versions are held, at least 1, found 0" in refused(capsys, path, *port, "--hold", 0)
+    assert "give --shard, too" in refused(capsys, path, *port, "--shard-by", "hash")
+    assert "--max-connections is at least 1, found 0" in refused(capsys, path, *port, "--max-connections", 0)
     assert "--max-bytes allows 100" in refused(capsys, path, *port, "--max-bytes", 100)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
@@ -230,14 +421,37 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         {"version": 3, "step": 30, "changed_rows": 1234, "seconds": 0.0123},
         {"version": 3, "step": None, "changed_rows": None, "seconds": None},
     ):
-        serve._write("update", facts)
-    serve._write("warning", {"warning": "old\x1b[2J"})
-    serve._write_json("warning", {"warning": "old\x1b[2J"})
+        serve._Log(as_json=False)("update", facts)
+    serve._Log(as_json=False)("warning", {"warning": "old\x1b[2J", "traceback": "File\n\x1b[2J"})
+    serve._Log(as_json=True)("warning", {"warning": "old\x1b[2J"})
     shown = capsys.readouterr()
     assert shown.out == "version 3 (step 30), 1,234 rows changed, taken in within 12.3 ms\nversion 3\n" + (
         '{"event": "warning", "warning": "old\\u001b[2J"}\n'
     )
-    assert shown.err == "cnrfmt: warning: old\\x1b[2J\n"
+    assert shown.err == "cnrfmt: warning: old\\x1b[2J\nFile\n\\x1b[2J\n"
+
+
+def test_a_line_that_would_have_to_wait_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as read, open(writing, "w") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        log = serve._Log(as_json=True)
+        # As many as no pipe holds.
+        for _ in range(30):
+            log("update", {"text": "x" * 3900})
+        taken = read.read(1 << 20).count(b"\n")
+        assert 0 < taken < 30
+        log("ended", {"version": 3})
+        assert json.loads(read.read(1 << 20)) == {"event": "ended", "version": 3, "lines_lost": 30 - taken}
+    monkeypatch.undo()
+
+
+def test_what_fails_at_the_start_is_one_line_too(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(path.with_name("nothing")), "--port", "0", "--json"]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    failed = json.loads(line)
+    assert (failed["event"], failed["error"]["exit_code"]) == ("failed", 4)
+    assert "nothing" in failed["error"]["message"]
 
 
 def test_an_address_of_the_newer_kind() -> None:
