@@ -10,7 +10,6 @@ import numpy as np
 from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.errors import TooLargeError, UsageError
 from cnrfmt.inputs import as_ids
-from cnrfmt.kernels import key_index as kernel
 
 _NARROW_KEYS = 1 << 31
 """Fewer keys than this have their positions in 4 bytes each."""
@@ -43,6 +42,8 @@ class KeyIndex:
         TooLargeError
             There isn't the memory for it.
         """
+        from cnrfmt.kernels import key_index as kernel
+
         keys = as_ids(keys, "keys")
         slot_bytes = kernel.NARROW if len(keys) < _NARROW_KEYS else kernel.WIDE
         nbytes = slot_bytes * slots_for(len(keys))
@@ -75,6 +76,8 @@ class KeyIndex:
         out
             A contiguous int64 array of that length to fill.
         """
+        from cnrfmt.kernels import key_index as kernel
+
         keys = as_ids(wanted, "wanted")
         if out is None:
             out = np.empty(len(keys), np.int64)

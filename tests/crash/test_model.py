@@ -30,7 +30,7 @@ from tools.crash.order import OrderError
 from tools.crash.recording import FOLDER, RecordingFs
 
 SEED = 20
-IMAGES, LIMIT = 25_000, 500
+IMAGES, LIMIT = 50_000, 500
 
 
 def test_every_crash_leaves_the_version_before_or_after_a_commit() -> None:
