@@ -38,7 +38,7 @@ _UNTIMED = hypothesis.settings(
 # The same examples at every run, so that a failure is the change's that shows it.
 hypothesis.settings.register_profile("quick", _UNTIMED, max_examples=15, derandomize=True)
 hypothesis.settings.register_profile(
-    "ci", _UNTIMED, max_examples=20, derandomize=True, print_blob=True
+    "ci", _UNTIMED, max_examples=16, derandomize=True, print_blob=True
 )
 # New examples at every run: the profile that looks for what the others never tried.
 hypothesis.settings.register_profile(
