@@ -16,10 +16,10 @@ from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.encodings import Recipe
 from cnrfmt.encodings.integer_sections import encode_section
 from cnrfmt.format.encoding import GridLayout, IntegerLayout, LogLayout
-from cnrfmt.live_rows import LiveColumn, LiveRows, is_integer, live_columns
 from cnrfmt.stored_integers import Stored
 from cnrfmt.table_writes import EncodedColumn, RowIds, SliceSections, TableWrite
 from cnrfmt.taken_rows import Taken
+from cnrfmt.trainer_rows import LiveColumn, TrainerRows, is_integer, live_columns
 
 _VALUES = 8 << 20
 """Values of the widest column in a slice ..."""
@@ -91,7 +91,7 @@ class LiveSlice:
         self._rows, self._start, self._stop, self._sends_all = rows, start, stop, sends_all
         step = -(-(stop - start) // _PIECES)
         self.pieces = tuple(
-            LiveRows(write, columns, a, min(a + step, stop), stored, counts, salt) for a in range(start, stop, step)
+            TrainerRows(write, columns, a, min(a + step, stop), stored, counts, salt) for a in range(start, stop, step)
         )
         self.unsent: Ids = np.empty(0, np.int64)
         self.views = (
@@ -169,7 +169,7 @@ class _Codes:
 class _View:
     """The rows of a slice that are stored in one way, as a segment writes them."""
 
-    def __init__(self, one: LiveSlice, taken_of: Callable[[LiveRows], Taken], *, is_residual: bool) -> None:
+    def __init__(self, one: LiveSlice, taken_of: Callable[[TrainerRows], Taken], *, is_residual: bool) -> None:
         self._slice, self._taken_of, self._is_residual = one, taken_of, is_residual
 
     def sections(self) -> SliceSections:

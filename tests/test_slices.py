@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cnrfmt
-from cnrfmt import Grid, Quantize, TableData, live_rows, slices
+from cnrfmt import Grid, Quantize, TableData, slices, trainer_rows
 from cnrfmt.arrays import Array, Bytes, Ids
 from cnrfmt.checkpointing.snapshot import Mode, Snapshot
 from cnrfmt.encodings import coder
@@ -34,8 +34,8 @@ PAYLOADS = ("fixed", "packed", "rans")
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "_VALUES", 40 * DIM)
-    monkeypatch.setattr(live_rows, "_BLOCK", 4 * DIM)
-    monkeypatch.setattr(live_rows, "_BLOCKS", 3)
+    monkeypatch.setattr(trainer_rows, "_BLOCK", 4 * DIM)
+    monkeypatch.setattr(trainer_rows, "_BLOCKS", 3)
 
 
 def rows_of(count: int, seed: int = 0) -> tuple[Array, Array]:

@@ -22,12 +22,12 @@ from cnrfmt.errors import UsageError
 from cnrfmt.format.encoding import RawLayout
 from cnrfmt.format.schema import WEIGHT
 from cnrfmt.inputs import Picked
-from cnrfmt.live_rows import LiveRows
 from cnrfmt.segment_writer import chunk_rows
 from cnrfmt.slices import LiveSlice, is_sliced, sliced
 from cnrfmt.source_rows import SourceRows
 from cnrfmt.stored_integers import Stored
 from cnrfmt.table_writes import ColumnWrite, EncodedRows, RowIds, Slice, SliceSections, TableWrite
+from cnrfmt.trainer_rows import TrainerRows
 
 __all__ = ["Picked", "Snapshot"]
 
@@ -159,9 +159,7 @@ class Snapshot:
 
     def _taken_slices(self, write: TableWrite, jobs: list[Job]) -> TableWrite:
         """The same with slices that wait until they are taken."""
-        write, slices = sliced(
-            write, self._stored, counts=self._counts, salt=self._salt, sends_all=self._sends_all
-        )
+        write, slices = sliced(write, self._stored, counts=self._counts, salt=self._salt, sends_all=self._sends_all)
         self._sliced += [(write.schema.name, one) for one in slices]
         waiting = []
         for one in slices:
@@ -234,7 +232,7 @@ class _ChunkJob:
 class _PieceJob:
     """A piece of a slice to be taken, or to be copied and taken by its writer; `size` is a guess until then."""
 
-    piece: LiveRows
+    piece: TrainerRows
     copies: bool
     goes_on: bool
     room: int = 0
@@ -243,7 +241,7 @@ class _PieceJob:
     def __post_init__(self) -> None:
         self.size = self.piece.copied_bytes if self.copies else self.piece.nbytes
 
-    def take(self, room: Bytes) -> tuple[LiveRows, int]:
+    def take(self, room: Bytes) -> tuple[TrainerRows, int]:
         """Encodes or copies the rows."""
         if self.copies:
             self.piece.copy()

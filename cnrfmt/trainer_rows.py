@@ -86,7 +86,7 @@ def live_columns(write: TableWrite) -> list[LiveColumn]:
     return found
 
 
-class LiveRows:
+class TrainerRows:
     """Some consecutive rows of those that a table's write lists, in all their columns; `take` reads them, once.
 
     Safe to use from many threads.
