@@ -15,7 +15,7 @@ from cnrfmt.checkpointing.manager import CheckpointManager
 from cnrfmt.checkpointing.policies import Consecutive, Full, History, Intermittent, OneShot, Policy
 from cnrfmt.checkpointing.ranks.coordinator import Coordinator, FileCoordinator
 from cnrfmt.checkpointing.ranks.shards import Shard
-from cnrfmt.checkpointing.resuming.restoring import Restored
+from cnrfmt.checkpointing.resuming.restored import Restored
 from cnrfmt.checkpointing.stored_values import StoredValues
 from cnrfmt.checkpointing.tracking.tracker import KeyTracker, RowTracker
 from cnrfmt.comparing import Comparison, diff

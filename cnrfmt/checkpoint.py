@@ -179,7 +179,7 @@ class Checkpoint(Mapping[str, Table]):
         rows: Mapping[str, Any] | None = None,
         shard: tuple[int, int] | None = None,
         shard_by: Literal["range", "hash"] | None = None,
-        columns: bool | Iterable[str] = False,
+        columns: bool | Iterable[str] | Mapping[str, Iterable[str]] = False,
         elements: Mapping[str, tuple[int, int]] | None = None,
         into: Mapping[str, Any] | None = None,
         order: Mapping[str, Any] | None = None,
@@ -203,7 +203,8 @@ class Checkpoint(Mapping[str, Table]):
             ``"hash"``, the rows whose `cnrfmt.shard_of` is the shard's number, as by default, or ``"range"``: of each
             dense table an equal range of the rows that it has now.
         columns
-            ``False`` for the weights alone, ``True`` for all, or names of others that come with the weights.
+            ``False`` for the weights alone, ``True`` for all, or names of others that come with the weights, or a dict
+            by table of such names.
         elements
             By table: the first element, and the end, of a range; all elements of tables that aren't named.
         into

@@ -59,6 +59,7 @@ def test_the_arguments_of_serving_are_there() -> None:
         cnrfmt.open,
         cnrfmt.TableData,
         cnrfmt.Table.pool,
+        cnrfmt.CheckpointManager.restore,
     )
     known = {name for call in calls for name in inspect.signature(call).parameters}
     named = set(re.findall(r"\b([a-z_]+)=(?!=)", SERVING.read_text("utf-8"))) - {"step"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +21,9 @@ from cnrfmt.checkpointing.ranks.coordinator import Coordinator
 from cnrfmt.checkpointing.ranks.meeting import plan_grids
 from cnrfmt.checkpointing.ranks.shards import Shard, ShardPlan, plan_shards, summaries
 from cnrfmt.checkpointing.request import Request
-from cnrfmt.checkpointing.resuming.restoring import Restored, restore_version
+from cnrfmt.checkpointing.resuming.lazy_restore import LazyRestore
+from cnrfmt.checkpointing.resuming.restored import Restored
+from cnrfmt.checkpointing.resuming.restoring import restore_version
 from cnrfmt.checkpointing.settings import Settings, is_directory
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.stored_values import StoredValues
@@ -63,7 +66,8 @@ class Begun:
 class Checkpointer:
     """What a run knows of its container and of its tables. `coordinator` is None where there is one writer.
 
-    `held` is what this rank had at the last checkpoint; `is_too_coarse` says that a restore asked for finer steps.
+    `held` is what this rank had at the last checkpoint; `is_too_coarse` says that a restore asked for finer steps;
+    `lazy` has the tables whose rows are still being restored, or were since the last checkpoint.
     """
 
     path: str
@@ -77,6 +81,7 @@ class Checkpointer:
     is_too_coarse: bool = False
     places: dict[str, contents.Where] = field(default_factory=dict)
     held: HeldTables = None
+    lazy: LazyRestore | None = None
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -301,6 +306,8 @@ class Checkpointer:
         Raises what kept them from it only where somebody asked for them: the next delta reads them once more if it
         needs them, and raises that then.
         """
+        if self.lineage.base is None:
+            return
         try:
             self.bases.move_on(self.lineage, self.held)
         except CnrError:
@@ -319,11 +326,15 @@ class Checkpointer:
         """Reads a version; the next checkpoint goes on from it."""
         into = options.get("into") or {}
         several = self.coordinator is not None and options.get("into") is not None
-        with open_version(self.path, version, step, tag, verify_all, self.fs) as (ck, head):
+        self.forget_lazy()
+        with ExitStack() as files:
+            ck, head = files.enter_context(open_version(self.path, version, step, tag, verify_all, self.fs))
             if several and options.get("tables") is None:
                 # Of several ranks, each asks for what it has.
                 options = {**options, "tables": [name for name in into if name in ck]}
-            restored = restore_version(ck, **options)
+            restored = restore_version(ck, **options, threads=self.settings.threads)
+            if restored.lazy is not None:
+                files.callback(restored.lazy.stop)
             base = ck.manifest if _goes_on(restored, options, self.coordinator is not None) else None
             if self.coordinator is not None and self.settings.policy.needs_since_baseline:
                 # Which keys changed since the baseline is known, but not which of the ranks has them now.
@@ -332,6 +343,9 @@ class Checkpointer:
             since = {} if base is None else since_baseline(ck.view)
             keys = {} if self.coordinator is not None else {name: ck[name].keys for name in ck if ck[name].keyed}
             plans = [(Seen.stored(t), plan_of(ck.view, t, Held())) for t in ck.manifest.tables]
+            if restored.lazy is not None:
+                restored.lazy.keep(files.pop_all())
+        self.lazy = restored.lazy
         self.lineage.restored(head, base, baseline)
         self.begun = True
         restores = self.lineage.restores
@@ -345,12 +359,19 @@ class Checkpointer:
         if self.coordinator is not None:
             rows, since = _of_this_rank(into, rows, since)
         self.trackers.restore(rows, since, keys)
-        if self.coordinator is None:
+        if self.coordinator is None and restored.lazy is None:
             self.bases.move_on(self.lineage, None)
         else:
-            # Which keys this rank has is known when it saves.
+            # Of ranks, which keys one has is known when it saves; and who wants rows at once waits for nothing else.
             self.bases.forget()
         return restored
+
+
+    def forget_lazy(self) -> None:
+        """Lets go of rows that are still to be restored: they don't come any more."""
+        if self.lazy is not None:
+            self.lazy.close()
+            self.lazy = None
 
 
 def _goes_on(restored: Restored, options: Mapping[str, Any], several: bool) -> bool:

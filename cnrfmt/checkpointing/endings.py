@@ -18,8 +18,11 @@ from typing import Any, Protocol
 class Flushable(Protocol):
     """A manager, as far as endings know it."""
 
-    def flush(self) -> None:
-        """Waits until nothing is under way, `save` in another thread included; doesn't raise."""
+    def flush(self, *, ending: bool) -> None:
+        """Waits until nothing is under way, `save` in another thread included; doesn't raise.
+
+        `ending`: but for what nobody will miss when the process is over.
+        """
 
 
 _at_exit: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -73,7 +76,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 
 def _flush_and_resend() -> None:
     for manager in list(_at_sigterm):
-        manager.flush()
+        manager.flush(ending=True)
     # The main thread is to see that this one is over.
     threading.Thread(target=_resend, args=(threading.current_thread(),), daemon=True).start()
 
@@ -93,7 +96,7 @@ def _pass_on(frame: FrameType | None) -> None:
 
 def _flush_all() -> None:
     for manager in list(_at_exit):
-        manager.flush()
+        manager.flush(ending=True)
 
 
 # Not an ordinary exit function: those come when no thread pool takes work any more, and a commit may need one.

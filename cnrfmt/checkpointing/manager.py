@@ -17,7 +17,7 @@ from cnrfmt.checkpointing.keeping.retention import Keep
 from cnrfmt.checkpointing.policies import Decision, History, Policy
 from cnrfmt.checkpointing.ranks.coordinator import Coordinator
 from cnrfmt.checkpointing.request import request
-from cnrfmt.checkpointing.resuming.restoring import Restored
+from cnrfmt.checkpointing.resuming.restored import Restored
 from cnrfmt.checkpointing.saving import Saving
 from cnrfmt.checkpointing.settings import (
     MOST_SEGMENTS,
@@ -191,7 +191,8 @@ class CheckpointManager:
     def track(self, table: str, ids: Any) -> None:
         """Notes that these rows of a table change: row ids of a dense one, keys of a keyed one, repeats allowed.
 
-        Safe from any thread. Rows that are marked while a checkpoint is being made belong to the next one.
+        Safe from any thread. Rows that are marked while a checkpoint is being made belong to the next one. Of a table
+        that is being restored lazily, these rows are there when it returns, to be read and written.
 
         Raises
         ------
@@ -200,11 +201,14 @@ class CheckpointManager:
         UsageError
             Ids that are no integers.
         CnrError
-            What kept the checkpoint before this from being written, if nobody asked for it yet; the ids are noted.
+            What kept the checkpoint before this from being written, if nobody asked for it yet, or rows from being
+            restored; the ids are noted.
         """
         self._check_own()
         # What failed before is told after the ids are noted: whoever goes on all the same has lost none.
         self._run.trackers.mark(table, ids)
+        if (lazy := self._run.lazy) is not None:
+            lazy.ensure(table, ids)
         self._saving.raise_failure()
 
     def forget(self, table: str, keys: Any) -> None:
@@ -244,7 +248,8 @@ class CheckpointManager:
         called it, to learn from each what its rows are like.
 
         It holds exactly what it is given: nothing of the checkpoint before it is taken over but the rows that weren't
-        marked since. It is durable when `commit` of the result has resolved.
+        marked since. It is durable when `commit` of the result has resolved. The first one after a lazy restore waits
+        until all rows are there, and takes the arrays that are filled.
 
         Parameters
         ----------
@@ -290,10 +295,15 @@ class CheckpointManager:
         self._saving.wait()
         self._saving.raise_failure()
 
-    def flush(self) -> None:
-        """Waits until nothing is under way, a `save` in another thread included; doesn't raise."""
+    def flush(self, *, ending: bool = False) -> None:
+        """Waits until nothing is under way, a `save` in another thread included; doesn't raise.
+
+        `ending`: since the process ends, rows that are still being restored aren't waited for.
+        """
         if self._process == os.getpid():
             with self._saving.lock:
+                if ending and (lazy := self._run.lazy) is not None:
+                    lazy.stop()
                 self._saving.wait()
 
     # Restoring
@@ -314,6 +324,8 @@ class CheckpointManager:
         resize: Mapping[str, Any] | None = None,
         columns: bool = True,
         convert: bool = False,
+        lazy: bool = False,
+        order: Mapping[str, Any] | None = None,
     ) -> Restored | None:
         """Reads a version, the newest unless one is named; the next `save` goes on from it. None where there is none.
 
@@ -327,6 +339,13 @@ class CheckpointManager:
             As for `restore_version`. Where they give the tables in part or as other ones, the next checkpoint is a
             baseline, since rows that aren't marked aren't as they are stored. With several ranks each gives `into` what
             it has: arrays, or `Shard`s of them.
+        lazy
+            Whether it returns at once, with arrays whose rows are decoded when they are first wanted: by `track` or
+            `Restored.ensure`, before the trainer reads or writes them. The rest is decoded behind, by as many threads
+            as the background may take; `Restored.wait` waits for it, and so does the next `save`. Rows come as they are
+            stored: `remap`, and `rows` that are lists, go with ``lazy=False``.
+        order
+            With `lazy`, by table, a number for each row, how often it is looked up: rows with much are decoded first.
 
         Raises
         ------
@@ -344,15 +363,21 @@ class CheckpointManager:
             "resize": resize,
             "columns": columns,
             "convert": convert,
+            "lazy": lazy,
+            "order": order,
         }
         check_restore({**options, "verify_all": verify_all})
         with self._saving.lock:
+            # A restore before this, of other rows perhaps, needn't come to its end.
+            self._run.forget_lazy()
             self.wait()
             if self._run.is_nothing_there():
                 if version is not None or step is not None or tag is not None:
                     raise VersionNotFoundError(f"{self._path}: there is no container yet")
                 return None
-            return self._run.restore(version, step, tag, verify_all, options)
+            restored = self._run.restore(version, step, tag, verify_all, options)
+            self._saving.restored()
+            return restored
 
     @property
     def stored_values(self) -> StoredValues:
@@ -362,16 +387,30 @@ class CheckpointManager:
                 f'{self._path}: stored values weren\'t asked for; CheckpointManager(..., stored_values="memory") keeps '
                 'them, "container" reads them back'
             )
+        if self._run.lazy is not None:
+            # They are read behind the rows.
+            self._saving.wait()
         return self._run.bases.asked
 
     # The end
 
     def close(self) -> None:
-        """Waits until nothing is under way. Raises what kept a checkpoint from being written, if nobody asked yet."""
+        """Waits until nothing is under way.
+
+        Raises what kept a checkpoint from being written, if nobody asked yet, or rows from being restored.
+        """
+        self._end(ending=False)
+
+    def _end(self, *, ending: bool) -> None:
         self._closed = True
         endings.unwatch(self)
-        self.flush()
+        self.flush(ending=ending)
         self._run.bases.forget()
+        try:
+            if (lazy := self._run.lazy) is not None and not ending:
+                lazy.wait()
+        finally:
+            self._run.forget_lazy()
         self._saving.raise_failure()
 
     def __enter__(self) -> Self:
@@ -381,7 +420,7 @@ class CheckpointManager:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.close()
+            self._end(ending=error is not None)
         except Exception:
             # The error that ends the block is the one to see.
             if error is None:

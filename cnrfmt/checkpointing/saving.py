@@ -17,6 +17,7 @@ from cnrfmt.checkpointing.events import Event, EventKind, tell
 from cnrfmt.checkpointing.ranks.coordinator import Coordinator
 from cnrfmt.checkpointing.ranks.together import fail_together
 from cnrfmt.checkpointing.request import Request
+from cnrfmt.checkpointing.resuming.lazy_restore import LazyRestore
 from cnrfmt.checkpointing.snapshot import Snapshot
 from cnrfmt.checkpointing.writing import Work
 from cnrfmt.errors import SupersededError, UsageError
@@ -44,6 +45,7 @@ class Saving:
             began = time.perf_counter()
             with self._telling_ranks():
                 asked = ask()
+                self._settle(asked)
                 if not self._make_room(step):
                     return _skipped(step)
                 self._run.begin()
@@ -71,6 +73,32 @@ class Saving:
             else:
                 pending.snapshot.set_result(None)
         return pending
+
+    def restored(self) -> None:
+        """Goes on behind with what was restored lazily, and then with its stored values."""
+        lazy = self._run.lazy
+        if lazy is not None:
+            self._worker.submit(lambda: self._finish_restore(lazy))
+
+    def _finish_restore(self, lazy: LazyRestore) -> None:
+        try:
+            if not lazy.finish():
+                return
+        except BaseException:
+            # Whoever touches the tables next is told.
+            return
+        if self._run.coordinator is None:
+            try:
+                self._run.remember()
+            except BaseException as error:
+                self._failure = None, error
+
+    def _settle(self, asked: Request) -> None:
+        """Waits until all rows of the tables are there, and what is stored of them is known."""
+        if (lazy := self._run.lazy) is not None:
+            lazy.settle({name: table.data for name, table in asked.tables.items() if table.data is not None})
+            self._worker.wait()
+            self._run.lazy = None
 
     @contextmanager
     def _telling_ranks(self) -> Iterator[None]:

@@ -156,9 +156,9 @@ def check_for_ranks(found: Settings, path: str) -> None:
 
 def check_restore(options: Mapping[str, Any]) -> None:
     """That what a restore is asked for has the right shape; raises `UsageError`."""
-    for name in ("verify_all", "strict", "columns", "convert"):
+    for name in ("verify_all", "strict", "columns", "convert", "lazy"):
         check_flag(name, options[name])
-    for name in ("rows", "into", "rename", "remap", "resize"):
+    for name in ("rows", "into", "rename", "remap", "resize", "order"):
         value = options[name]
         if value is not None and not isinstance(value, Mapping):
             raise UsageError(f"{name} must be a dict by names of tables, found {value!r}")

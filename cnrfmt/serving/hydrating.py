@@ -190,7 +190,7 @@ def hydrate(
     stored: Mapping[str, Table],
     *,
     choices: Mapping[str, Choice],
-    columns: bool | Iterable[str],
+    columns: bool | Iterable[str] | Mapping[str, Iterable[str]],
     elements: Mapping[str, tuple[int, int]],
     into: Mapping[str, Any],
     order: Mapping[str, Any],
@@ -210,7 +210,8 @@ def hydrate(
         if counts is not None and np.shape(counts) != (len(ids),):
             raise UsageError(f"order[{name!r}]: a number for each of {len(ids)} rows, found shape {np.shape(counts)}")
         part = elements.get(name)
-        arrays = _arrays(table, _columns(table, columns), len(ids), part, into.get(name), budget)
+        own = columns.get(name, ()) if isinstance(columns, Mapping) else columns
+        arrays = _arrays(table, _columns(table, own), len(ids), part, into.get(name), budget)
         budget.take(len(ids) * (1 if isinstance(ids, range) else 25), f"table {name!r}, which rows are there")
         made[name] = HydratedTable(found, table, ids, arrays, part)
     found.start(made, order)

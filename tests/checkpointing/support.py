@@ -15,6 +15,7 @@ import cnrfmt
 from cnrfmt import TableData
 from cnrfmt.arrays import Array, Ids
 from cnrfmt.checkpointing.manager import CheckpointManager
+from cnrfmt.checkpointing.resuming.restored import Restored
 from cnrfmt.encodings.checks import Flags
 from cnrfmt.errors import StorageError
 from cnrfmt.run_record import CheckpointRecord
@@ -42,6 +43,7 @@ class Trainer:
         self.keys = np.array([-7, 3, 11, 400], np.int64)
         self.visitor = self._values(len(self.keys), 2)
         self.step = 0
+        self.restored: Restored | None = None
 
     def _values(self, *shape: int) -> np.ndarray:
         return self.random.normal(0, 1, shape).astype(np.float32)
@@ -59,32 +61,36 @@ class Trainer:
         self.step += 1
         for name, array in (("user", self.user), ("item", self.item)):
             ids = self.random.integers(0, len(array), max(1, int(share * len(array))))
+            # Rows that are restored lazily are there once they are tracked.
+            if manager is not None:
+                manager.track(name, ids)
             array[ids] += 1
             if name == "user":
                 self.user_state[ids] += 1
-            if manager is not None:
-                manager.track(name, ids)
         if len(self.keys):
             chosen = self.random.integers(0, len(self.keys), 2)
-            self.visitor[chosen] -= 1
             if manager is not None:
                 manager.track("visitor", self.keys[chosen])
+            self.visitor[chosen] -= 1
 
     def admit(self, manager: CheckpointManager, key: int) -> None:
         """A new key."""
         if key not in self.keys:
+            self._wait()
             self.keys = np.append(self.keys, np.int64(key))
             self.visitor = np.concatenate([self.visitor, self._values(1, 2)])
             manager.track("visitor", [key])
 
     def evict(self, manager: CheckpointManager, key: int) -> None:
         """A key goes."""
+        self._wait()
         stays = self.keys != key
         self.keys, self.visitor = self.keys[stays], self.visitor[stays]
         manager.forget("visitor", [key])
 
     def grow(self, manager: CheckpointManager, rows: int) -> None:
         """More rows of `item`, or fewer."""
+        self._wait()
         more = self._values(max(0, rows - len(self.item)), 3)
         self.item = np.concatenate([self.item[:rows], more])
         manager.resize("item", rows)
@@ -100,13 +106,19 @@ class Trainer:
             "visitor": self.visitor[order].copy(),
         }
 
-    def take_over(self, restored: Any) -> None:
+    def _wait(self) -> None:
+        """Waits for rows that are still being restored, before arrays are copied."""
+        if self.restored is not None:
+            assert self.restored.wait(60)
+
+    def take_over(self, restored: Restored) -> None:
         """Goes on with what was restored."""
+        self.restored = restored
         self.user = restored.tables["user"].values
         self.user_state = restored.tables["user"].columns["state"]
         self.item = restored.tables["item"].values
         self.keys, self.visitor = restored.tables["visitor"].keys, restored.tables["visitor"].values
-        self.step = restored.step
+        self.step = restored.step or 0
 
 
 def check(path: Path, version: int, expected: dict[str, Any]) -> None:

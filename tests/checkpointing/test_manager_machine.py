@@ -85,15 +85,15 @@ class Run(RuleBasedStateMachine):
             self.disk.failing, self.disk.armed = None, False
 
     @precondition(lambda self: self.said)
-    @rule(older=st.booleans(), data=st.data())
-    def restart(self, older: bool, data: Any) -> None:
+    @rule(older=st.booleans(), lazy=st.booleans(), data=st.data())
+    def restart(self, older: bool, lazy: bool, data: Any) -> None:
         self.manager.close()
         self.manager = self._manager()
         with cnrfmt.open(self.path) as ck:
             versions = [v for v in ck.versions if v in self.said]
             newest = ck.version
         wanted = data.draw(st.sampled_from(versions)) if older and versions else None
-        restored = self.manager.restore(version=wanted)
+        restored = self.manager.restore(version=wanted, lazy=lazy)
         assert restored is not None
         assert restored.version == (newest if wanted is None else wanted)
         self.trainer.take_over(restored)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import cnrfmt
 from cnrfmt import Deleted, Quantize, Rows, TableData
+from cnrfmt.serving import hydrated_table
 from tests.storage.support import QuickFs
 
 F32 = np.float32
@@ -54,3 +57,18 @@ def damage(path: Path, table: str) -> None:
     data = bytearray(file.read_bytes())
     data[offset + length // 2] ^= 1
     file.write_bytes(data)
+
+
+class Held:
+    """Holds the background up, block by block."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go, self.waiting = threading.Event(), threading.Event()
+        fill = hydrated_table.HydratedTable.fill
+
+        def held(table: hydrated_table.HydratedTable, block: int) -> None:
+            self.waiting.set()
+            assert self.go.wait(60)
+            fill(table, block)
+
+        monkeypatch.setattr(hydrated_table.HydratedTable, "fill", held)

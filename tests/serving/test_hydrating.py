@@ -12,28 +12,13 @@ import pytest
 import cnrfmt
 from cnrfmt import TableData
 from cnrfmt.serving import hydrated_table
-from tests.serving.support import ENCODINGS, F32, chain, damage
+from tests.serving.support import ENCODINGS, F32, Held, chain, damage
 
 
 @pytest.fixture
 def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of some rows, so that small tables have many."""
     monkeypatch.setattr(hydrated_table, "_BLOCK", 1 << 12)
-
-
-class Held:
-    """Holds the background up, block by block."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go, self.waiting = threading.Event(), threading.Event()
-        fill = hydrated_table.HydratedTable.fill
-
-        def held(table: hydrated_table.HydratedTable, block: int) -> None:
-            self.waiting.set()
-            assert self.go.wait(60)
-            fill(table, block)
-
-        monkeypatch.setattr(hydrated_table.HydratedTable, "fill", held)
 
 
 @pytest.fixture

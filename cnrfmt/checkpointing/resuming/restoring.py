@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ import numpy as np
 from cnrfmt import dtypes
 from cnrfmt.arrays import Ids
 from cnrfmt.checkpoint import Checkpoint
+from cnrfmt.checkpointing.resuming.lazy_restore import begin
 from cnrfmt.checkpointing.resuming.random_state import PREFIX as RANDOM
-from cnrfmt.checkpointing.resuming.random_state import reinstate
+from cnrfmt.checkpointing.resuming.restored import Restored
 from cnrfmt.checkpointing.resuming.targets import (
     Fill,
     Findings,
@@ -42,83 +42,6 @@ _CHUNK = 32 << 20
 """Bytes of decoded rows on their way to places that can't be decoded into."""
 
 
-@dataclass(frozen=True, eq=False)
-class Restored:
-    """What a restore gave. Printed, it tells what came from where and what was left.
-
-    Attributes
-    ----------
-    path, version, step
-        What was restored.
-    tables
-        By the target's names: the targets that were given, now filled; else new arrays, or `TableData`, as
-        `cnrfmt.load` gives them.
-    dense
-        The dense state that the trainer gave, without the library's own entries.
-    reader
-        The reader position; None where none was saved.
-    random
-        The entries for `random_state.reinstate`.
-    metrics
-        Those that were saved with the checkpoint.
-    metadata
-        The user metadata of the version.
-    missing
-        Tables and columns that the target has and the checkpoint lacks; they were left as they were.
-    unexpected
-        Those that the checkpoint has and the target lacks; they were left out.
-    grown
-        Where the target has more rows or elements than are stored; those kept their own values.
-    cut
-        Where the target has no place for rows or elements that are stored.
-    """
-
-    path: str
-    version: int
-    step: int | None
-    tables: dict[str, Any]
-    dense: dict[str, Any]
-    reader: Any
-    random: dict[str, Any]
-    metrics: Mapping[str, float]
-    metadata: dict[str, Any]
-    missing: tuple[str, ...] = ()
-    unexpected: tuple[str, ...] = ()
-    grown: tuple[str, ...] = ()
-    cut: tuple[str, ...] = ()
-    given: frozenset[str] = field(default=frozenset(), repr=False)
-
-    def set_random(self, generators: Mapping[str, np.random.Generator] | None = None) -> list[str]:
-        """Puts the random states back that were saved, as `random_state.reinstate` does, and says which."""
-        return reinstate(self.random, generators)
-
-    def __str__(self) -> str:
-        step = "" if self.step is None else f", step {self.step}"
-        lines = [f"{self.path}: restored version {self.version}{step}"]
-        lines += [f"  table {name!r}: {self._shown(name)}" for name in self.tables]
-        named = [*list(self.dense)[:10], *(["..."] if len(self.dense) > 10 else [])]
-        beside = [f"dense state ({', '.join(named)})"] if self.dense else []
-        beside += ["reader position"] if self.reader is not None else []
-        beside += [f"random state ({', '.join(n.removeprefix(RANDOM) for n in self.random)})"] if self.random else []
-        beside += [f"{name} {value:g}" for name, value in self.metrics.items()]
-        lines += [f"  {', '.join(beside)}"] if beside else []
-        for title, found in (
-            ("not in the checkpoint, left as it was", self.missing),
-            ("not in the target, left out", self.unexpected),
-            ("grown", self.grown),
-            ("cut", self.cut),
-        ):
-            lines += [f"  {title}: {line}" for line in found]
-        return "\n".join(lines)
-
-    def _shown(self, name: str) -> str:
-        target = Target.of(self.tables[name])
-        weight, *others = target.columns
-        shape = " x ".join(map(str, target.columns[weight].shape))
-        also = f" and {', '.join(others)}" if others else ""
-        return f"{shape}{also}, {'into the array given' if name in self.given else 'as a new array'}"
-
-
 def restore_version(
     ck: Checkpoint,
     *,
@@ -131,6 +54,9 @@ def restore_version(
     resize: Mapping[str, str | Collection[str]] | None = None,
     columns: bool = True,
     convert: bool = False,
+    lazy: bool = False,
+    order: Mapping[str, Any] | None = None,
+    threads: int = 1,
 ) -> Restored:
     """Restores an open version, with as many threads as it was opened with.
 
@@ -166,6 +92,12 @@ def restore_version(
         Whether optimizer columns are restored with the weights; every table then comes as a `TableData`.
     convert
         Whether values may be converted to a target's own dtype (never from floating-point numbers to integers).
+    lazy
+        Returns as soon as all is checked, with arrays in which rows are decoded when they are asked for
+        (`Restored.ensure`), the others by so many `threads` behind. Rows come as they are stored: without `remap`, and
+        `rows` are ranges. The checkpoint has to stay open until all rows are there.
+    order
+        By table, with `lazy`: a number for each row, how often it is looked up: blocks with much come first.
 
     Raises
     ------
@@ -176,6 +108,10 @@ def restore_version(
     DamagedError, StorageError
         The bytes couldn't be read.
     """
+    if lazy and remap:
+        raise UsageError("lazy=True restores rows as they are stored; leave out remap, or lazy")
+    if order is not None and not lazy:
+        raise UsageError("order says which rows come first with lazy=True; leave it out, or give lazy=True")
     budget = ck.view.budget()
     names = _names(ck, tables, rename)
     words = resize_words(resize)
@@ -216,14 +152,23 @@ def restore_version(
     _raise(found, strict, f"{ck.path}, version {ck.version}")
     check_apart(fills)
     dense = ck.dense
+    behind = None
     with guarded(f"{ck.path}, what is restored"):
         given = {name: (into or {})[name] for name in names if name in (into or {}) and name not in fresh}
         # New arrays first: what can fail without a trace goes before what can't.
-        made = {
-            name: _new(ck[names[name]], name, (rows or {}).get(name), (remap or {}).get(name), columns, budget)
-            for name in fresh
-        }
-        _fill_all(fills, budget)
+        if lazy:
+            sources = {name: _source(ck[names[name]], name, (rows or {}).get(name)) for name in fresh}
+            behind = begin(ck, fills, sources, names, columns=columns, order=order or {}, threads=threads)
+            made = {}
+            for name, source in sources.items():
+                table = ck[names[name]]
+                made[name] = _shown(table, behind.arrays(name), _keys(table, source, name, budget), columns)
+        else:
+            made = {
+                name: _new(ck[names[name]], name, (rows or {}).get(name), (remap or {}).get(name), columns, budget)
+                for name in fresh
+            }
+            _fill_all(fills, budget)
     record = record_of(ck.manifest)
     checkpoint = None if record is None else record.checkpoint(ck.version)
     return Restored(
@@ -241,6 +186,7 @@ def restore_version(
         tuple(found.grown),
         tuple(found.cut),
         frozenset(given),
+        behind,
     )
 
 
@@ -278,19 +224,29 @@ def _new(table: Table, name: str, rows: Any, remap: Any, columns: bool, budget: 
     """A table as new arrays."""
     if remap is not None:
         return _new_remapped(table, name, rows, remap, columns, budget)
-    source = select(table, rows, name)
-    if isinstance(rows, tuple) and source.count != rows[1] - rows[0]:
-        raise MissingKeyError(f"rows[{name!r}]: table {table.name!r} has rows 0 to {len(table) - 1}, found {rows}")
+    source = _source(table, name, rows)
     values = {
         c: table.read_within(budget, source.rows, column=c, by=source.by)
         for c in (own_columns(table) if columns else table.columns[:1])
     }
-    keys = None
-    if table.keys is not None:
-        budget.take(8 * source.count, f"table {name!r}, keys")
-        chosen = source.rows if source.by == "id" else table.keys[source.rows]
-        keys = np.array(chosen, np.int64)
-    return _shown(table, values, keys, columns)
+    return _shown(table, values, _keys(table, source, name, budget), columns)
+
+
+def _source(table: Table, name: str, rows: Any) -> Source:
+    """The rows of a table that new arrays are wanted of; raises `MissingKeyError`."""
+    source = select(table, rows, name)
+    if isinstance(rows, tuple) and source.count != rows[1] - rows[0]:
+        raise MissingKeyError(f"rows[{name!r}]: table {table.name!r} has rows 0 to {len(table) - 1}, found {rows}")
+    return source
+
+
+def _keys(table: Table, source: Source, name: str, budget: Budget) -> Ids | None:
+    """The keys of these rows; None of a dense table."""
+    if table.keys is None:
+        return None
+    budget.take(8 * source.count, f"table {name!r}, keys")
+    chosen = source.rows if source.by == "id" else table.keys[source.rows]
+    return np.array(chosen, np.int64)
 
 
 def _new_remapped(table: Table, name: str, rows: Any, remap: Any, columns: bool, budget: Budget) -> Any:
