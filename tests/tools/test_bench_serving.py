@@ -21,6 +21,7 @@ PARTS = {
     "open": (["--gigabytes", "0.001"], ["warm: LiveTables + a row", "safe_open", "load_file, whole", "<= 50 ms"]),
     "live": ([], ["updates: throughput, mean of a batch", "updates: freshness", " 0 torn or wrong;"]),
     "apply": (["--gigabytes", "0.001"], ["0.01 of the rows, 4-bit", "torch.load of float32"]),
+    "update": (["--gigabytes", "0.001"], ["0.01 of the rows, 4 bits, FBGEMM", "bags made anew"]),
     # Two processes, one after the other: each takes a second to begin.
     "processes": (
         ["--gigabytes", "0.001", "--readers", "1", "--encodings", "4-bit"],
