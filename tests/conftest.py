@@ -17,6 +17,7 @@ CNRFMT_HYPOTHESIS_PROFILE
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tomllib
@@ -88,6 +89,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """Keep Python's collector away from the tests and the modules, which stay to the end.
+
+    They are so many objects that each pass over them takes a third of a second, and tests that look for leaks, or whose
+    garbage has cycles, ask for hundreds of passes.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _reason(longrepr: object) -> str:

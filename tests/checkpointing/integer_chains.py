@@ -33,7 +33,7 @@ PIECES = ((0, 2), (2, DIM))
 """Rows of DIM values are written as a whole or in these two pieces; the model has what each row is in each of them."""
 FLOORS = (-20, -9)
 LOGS = ((12, 0x3A000000, 15), (8, 0x3A000000, 19), (16, 0x30000000, 12))
-KEYS = 90
+KEYS = 60
 COLUMNS = ("weight", "squares", "sum")
 """On grids; in logarithmic codes of DIM values per row, mostly; in such codes of one value per row, mostly."""
 
@@ -104,7 +104,7 @@ class IntegerChain:
     def __init__(self, path: Path, seed: int) -> None:
         self.path, self.random = path, np.random.default_rng(seed)
         fills = {name: float(self.random.choice(FILLS)) for name in COLUMNS}
-        self.rows = int(self.random.integers(1, 60 // SCALE))
+        self.rows = int(self.random.integers(1, 40 // SCALE))
         weight, sums = np.zeros((self.rows, DIM), np.float32), np.zeros(self.rows, np.float32)
         others, none = {"squares": weight, "sum": sums}, {"squares": weight[:0], "sum": sums[:0]}
         tables = {

@@ -205,6 +205,10 @@ def test_damage_reaches_the_trainer(tmp_path: Path) -> None:
         assert ck.version == 3
 
 
+class EndedError(Exception):
+    """The end of a trainer."""
+
+
 def test_an_end_does_not_wait_for_rows(tmp_path: Path, held: Held) -> None:
     path = tmp_path / "run"
     trainer = trained(path)
@@ -221,14 +225,16 @@ def test_an_end_does_not_wait_for_rows(tmp_path: Path, held: Held) -> None:
     ended.close()
     check(path, 4, stored)
 
-    class Ended(Exception):
-        pass
-
     held.go.clear()
-    with pytest.raises(Ended), manager(path) as m:
+    with pytest.raises(EndedError):
+        _end_by_an_error(path, held)
+
+
+def _end_by_an_error(path: Path, held: Held) -> None:
+    with manager(path) as m:
         assert m.restore(lazy=True) is not None
         go_soon(held)
-        raise Ended
+        raise EndedError
 
 
 def test_stored_values_come_behind(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ with FileCoordinator(meet, rank, ranks, timeout=60) as coordinator:
 
 
 def test_a_rank_that_is_killed_costs_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    path, ranks = tmp_path / "run", 8
+    path, ranks = tmp_path / "run", 5
     random, acknowledged = np.random.default_rng(1), -1
     for life in range(3):
         command = [sys.executable, "-c", _PROGRAM, str(path), str(tmp_path / "meet")]

@@ -221,11 +221,16 @@ def remove(path: tuple[Any, ...], value: Any) -> None:
     del value[path[-1]]
 
 
+def is_chosen(number: int) -> bool:
+    """Every other edit: each place meets half of the odd values, the next place the other half."""
+    return (number + number // len(ODD)) % 2 == 0
+
+
 def test_hostile_tables_of_contents_never_raise() -> None:
     seg = samples.tiny_segment()
     seg.bytes()
     judged = []
-    for edit in with_odd_values(seg.toc):
+    for edit in [edit for number, edit in enumerate(with_odd_values(seg.toc)) if is_chosen(number)]:
         seg = samples.tiny_segment()
         seg.edit_toc = edit
         files = b.Container([samples.tiny_version(seg)], single=False).files
@@ -241,14 +246,14 @@ def test_hostile_manifests_never_raise() -> None:
     version.edit = lambda doc: kept.append(b.dumps(doc))
     b.Container([version], single=True)
     judged = []
-    for edit in with_odd_values(kept[0]):
-        for single in (True, False):
-            version = samples.tiny_version(samples.tiny_segment(), samples.tiny_delta())
-            version.edit = edit
-            container = b.Container([version], single)
-            data, files = bytes(container.data), container.files
-            findings = cnrcheck.check_bytes(data) if single else cnrcheck.check_files(files)
-            judged.append(cnrcheck.verdict(findings))
+    for number, edit in enumerate(with_odd_values(kept[0])):
+        single = is_chosen(number)
+        version = samples.tiny_version(samples.tiny_segment(), samples.tiny_delta())
+        version.edit = edit
+        container = b.Container([version], single)
+        data, files = bytes(container.data), container.files
+        findings = cnrcheck.check_bytes(data) if single else cnrcheck.check_files(files)
+        judged.append(cnrcheck.verdict(findings))
     assert judged.count("damaged") > 0.9 * len(judged)
 
 

@@ -18,7 +18,7 @@ from cnrfmt.storage.locks import WriterLock
 from tests.concurrency.support import KINDS, append, running, save, version_of
 from tests.storage.support import QuickFs, leftovers
 
-COMMITS = 200 if os.environ.get("CNRFMT_HYPOTHESIS_PROFILE", "quick") != "quick" else 40
+COMMITS = 100 if os.environ.get("CNRFMT_HYPOTHESIS_PROFILE", "quick") != "quick" else 40
 """Of both writers together; a chain takes no more than 256 segments."""
 
 WRITER = """

@@ -34,7 +34,7 @@ from tools.crash.operations import OPERATIONS, PATHS
 from tools.progress import Kept, code_digest
 
 SEED = 1
-SAMPLE = 400
+SAMPLE = 250
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,8 @@ def _check(todo: list[FaultTrial]) -> tally.Tally:
 def test_eio_at_every_call(every: list[FaultTrial]) -> None:
     starts = ("create", "append", "replace")
     todo = [t for t in every if t.fault.name == "EIO" and t.work.startswith(starts) and "tidy" in t.work]
+    # Once at every call; a disk that fails from then on, at some of them.
+    todo = [t for number, t in enumerate(todo) if not t.lasting or Random(number).random() < 0.25]
     found = _check(todo)
     assert len(found.by_work) == len(starts) * len(PATHS)
     # A failed sync after the version may count, for one, leaves every one of them in doubt.

@@ -72,7 +72,7 @@ NEEDS_EXT4 = pytest.mark.needs_system(MAKERS["ext4"], "fusermount3")
     ("name", "states", "share"),
     [
         pytest.param(name, states, share, marks=pytest.mark.needs_system(MAKERS[name], "fusermount3"))
-        for name, states, share in (("ext4", 800, 1.0), ("xfs", 100, 0.3), ("btrfs", 100, 0.05))
+        for name, states, share in (("ext4", 500, 1.0), ("xfs", 100, 0.3), ("btrfs", 100, 0.05))
     ],
 )
 def test_every_crash_leaves_what_was_promised(name: str, states: int, share: float, tmp_path: Path) -> None:

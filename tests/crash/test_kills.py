@@ -36,7 +36,7 @@ sys.exit(kills.main(sys.argv[1:]))
 
 
 def test_kills_lose_nothing(tmp_path: Path) -> None:
-    kills = 100 if THOROUGH else 24
+    kills = 60 if THOROUGH else 24
     status, result, output = run_kills(ENGINE, tmp_path, kills)
     assert status == 0, output
     counts = result["counts"]

@@ -23,7 +23,7 @@ sys.exit(ranks.main(sys.argv[1:]))
 
 
 def test_killed_ranks_lose_nothing(tmp_path: Path) -> None:
-    kills = 50 if THOROUGH else 12
+    kills = 30 if THOROUGH else 12
     status, result, output = run_kills(ENGINE, tmp_path, kills)
     assert status == 0, output
     counts = result["counts"]

@@ -24,7 +24,7 @@ from tools.progress import code_digest
 GOLDENS = {golden.name: golden for golden in goldens()}
 SMALLEST = GOLDENS["1.0/tiny"]
 SEED = int(os.environ.get("CNRFMT_DAMAGE_SEED", "20240229"))
-SAMPLE = 25
+SAMPLE = 16
 
 
 def check(golden: Golden, kind: str, wanted: list[int], folder: Path) -> Counter[str]:

@@ -34,7 +34,7 @@ from tests.encodings.support import (
 )
 
 WIDTHS = (1, 5, 17) if INTERPRETED else (1, 2, 5, 16, 33, 300)
-RECIPES = recipes()[:: 2 if INTERPRETED else 1]
+RECIPES = recipes()[:: 3 if INTERPRETED else 1]
 COUNT = 9
 
 

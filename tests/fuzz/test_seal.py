@@ -34,9 +34,13 @@ def test_there_are_folders() -> None:
     assert FOLDERS
 
 
-@pytest.mark.parametrize("options", [0, seal.SINGLE_FILE, seal.ATTACH, seal.SINGLE_FILE | seal.OLD_SLOT])
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_a_sound_container_stays_sound(folder: Path, options: int) -> None:
+def test_a_sound_container_stays_sound(folder: Path) -> None:
+    for options in (0, seal.SINGLE_FILE, seal.ATTACH, seal.SINGLE_FILE | seal.OLD_SLOT):
+        stays_sound(folder, options)
+
+
+def stays_sound(folder: Path, options: int) -> None:
     content = seal.unpack(packed(folder, options))
     assert isinstance(content, bytes) == bool(options & seal.SINGLE_FILE)
     assert findings(content) == ("sound", set())
@@ -50,7 +54,7 @@ def test_a_sound_container_stays_sound(folder: Path, options: int) -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_mutations_get_past_the_digests(folder: Path) -> None:
     data, reached = packed(folder, 0), set()
-    for seed in range(60):
+    for seed in range(40):
         changed = mutations.packed(data, Random(seed))
         content = seal.unpack(changed)
         assert seal.unpack(changed) == content

@@ -229,7 +229,7 @@ def test_two_starts_come_near_an_exhaustive_search(bits: int, kind: str, trained
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_it_errs_less_than_the_greedy_search(bits: int, kind: str, trained: Rows) -> None:
     for dim in [16] if INTERPRETED else [16, 32, 64, 128, 256]:
-        rows = usual(kind, dim, 250 if INTERPRETED else 1000, trained)
+        rows = usual(kind, dim, 100 if INTERPRETED else 1000, trained)
         for kinds in KINDS[:1] if INTERPRETED else KINDS:
             before = errors(rows, dim, bits, *greedy_search(rows, dim, bits, kinds, 25 if bits < 4 else 45)[:2])
             means = [errors(rows, dim, bits, *search(rows, dim, bits, kinds, k)[:2]).mean() for k in (1, 2, 4)]

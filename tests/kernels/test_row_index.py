@@ -198,14 +198,14 @@ def test_bitmap(ids: list[int]) -> None:
     assert unmapped(*code, ids[0], ids[-1], len(ids)) == (-1, ids)
 
 
-@pytest.mark.parametrize("width", range(64))
 @pytest.mark.parametrize("count", [2, 64, 127, 128, 129, 257])
-def test_packed_of_every_width(width: int, count: int) -> None:
-    gap = 1 << width  # The slot holds one less, so this is the least gap of some width.
-    ids = [LEAST + k for k in range(count - 1)] + [LEAST + count - 2 + gap]
-    code = packed(ids)
-    assert code == reference_packed(ids)
-    assert unpacked(*code, count) == (-1, ids)
+def test_packed_of_every_width(count: int) -> None:
+    for width in range(64):
+        gap = 1 << width  # The slot holds one less, so this is the least gap of some width.
+        ids = [LEAST + k for k in range(count - 1)] + [LEAST + count - 2 + gap]
+        code = packed(ids)
+        assert code == reference_packed(ids), width
+        assert unpacked(*code, count) == (-1, ids), width
 
 
 def test_the_ends_of_int64(given: Give) -> None:

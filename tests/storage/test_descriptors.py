@@ -93,7 +93,7 @@ def test_a_salvage(path: Path, tmp_path: Path, threads: int, damaged: bool) -> N
     for name in ("new.cnr", "new"):
         cnrfmt.salvage(path, tmp_path / name, threads=threads)
         assert not held(tmp_path)
-    for version in (0, 1, 2, 3, 9, "whole"):
+    for version in (0, 2, 9, "whole"):
         answer(lambda version=version: cnrfmt.salvage(path, None, version=version, dry_run=True, threads=threads))  # type: ignore[misc]
         assert not held(tmp_path)
     assert cnrfmt.salvage(path, None, version=0, dry_run=True, threads=threads).version == 0
@@ -119,7 +119,7 @@ class Unreadable(PosixFs):
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
 def test_a_salvage_that_fails(path: Path, tmp_path: Path, code: int, threads: int) -> None:
     outcomes = []
-    for sparing in range(0, 60, 6):
+    for sparing in range(0, 60, 10):
         fs = Unreadable(code, sparing)
         outcomes.append(answer(lambda fs=fs: cnrfmt.salvage(path, None, dry_run=True, threads=threads, fs=fs)))  # type: ignore[misc]
         assert not held(tmp_path), f"{os.strerror(code)} from read {sparing} on"

@@ -559,7 +559,7 @@ def test_a_machine_that_stops_at_every_call(pending: bool) -> None:
         stopped.inner = disk  # type: ignore[assignment]
         with suppress(Killed):
             collect(RUN, fs=stopped)  # type: ignore[arg-type]
-        for seed in range(12):
+        for seed in range(6):
             after = disk.crash(Random(seed))
             head = whole(after)
             heads.add(head.version)
