@@ -67,10 +67,10 @@ def guarded(what: str) -> Iterator[None]:
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], place: str, budget: Budget) -> Array:
     """An array of values of `place`, not filled, counted before it is taken; raises `TooLargeError`."""
     nbytes = math.prod(shape) * dtype.itemsize
-    what = f"{place}: {shape} values of {dtype}"
-    budget.take(nbytes, what)
+    if budget.limited:
+        budget.take(nbytes, f"{place}: {shape} values of {dtype}")
     try:
         return np.empty(shape, dtype)
     except (MemoryError, ValueError):
         # A table may be larger than memory: few bytes say that very many rows read as the fill value.
-        raise TooLargeError(what, nbytes, None) from None
+        raise TooLargeError(f"{place}: {shape} values of {dtype}", nbytes, None) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from cnrfmt import parallel
@@ -16,7 +15,7 @@ from cnrfmt.memory import Budget, check_limit, guarded
 from cnrfmt.segment_reader import Backend, Verify
 from cnrfmt.storage.container import path_text
 from cnrfmt.storage.fs import Fs
-from cnrfmt.storage.mapping import Advice, map_needs
+from cnrfmt.storage.mapping import NOTHING, Advice, MapNeeds, map_needs
 from cnrfmt.table import Table
 from cnrfmt.tabledata import TableData
 from cnrfmt.view import ReadOptions
@@ -50,7 +49,8 @@ def open(
     tag
         The name of a version, in its place.
     backend
-        ``"mmap"``, or ``"pread"``, which also survives a file that somebody truncates or changes in place.
+        ``"mmap"``, which maps a segment once more than a few rows of it are asked for, or ``"pread"``, which also
+        survives a file that somebody truncates or changes in place.
     verify
         ``"touched"`` checks the digest of each piece before its first use, ``"all"`` those of all pieces before
         `open` returns, ``"none"`` leaves data unchecked (metadata are always checked).
@@ -74,20 +74,21 @@ def open(
     ------
     DamagedError, UnsupportedError, VersionNotFoundError, TooLargeError, StorageError
     """
-    options = _options(backend, verify, threads, max_bytes)
-    options = replace(options, needs=map_needs(backend, populate, advise, lock))
+    options = _options(backend, verify, threads, max_bytes, map_needs(backend, populate, advise, lock))
     _check_pin(digest)
     if tag is not None and version is not None:
         raise UsageError(f"a version is named by its number or by a tag, not by both: found {version!r} and {tag!r}")
     return _open(path, version, options, digest, fs, Budget(max_bytes), tag)
 
 
-def _options(backend: Backend, verify: Verify, threads: int | None, max_bytes: int | None) -> ReadOptions:
+def _options(
+    backend: Backend, verify: Verify, threads: int | None, max_bytes: int | None, needs: MapNeeds = NOTHING
+) -> ReadOptions:
     if backend not in ("mmap", "pread"):
         raise UsageError(f"backend is 'mmap' or 'pread', found {backend!r}")
     if verify not in ("none", "touched", "all"):
         raise UsageError(f"verify is 'none', 'touched' or 'all', found {verify!r}")
-    return ReadOptions(backend, verify, parallel.thread_count(threads), check_limit(max_bytes))
+    return ReadOptions(backend, verify, parallel.thread_count(threads), check_limit(max_bytes), needs)
 
 
 def _check_pin(digest: str | None) -> None:

@@ -184,6 +184,9 @@ class Strip:
                 continue
             if layer.part is None:
                 out[hit_targets] = self.fill
+            elif len(hits) == 1:
+                target = int(hit_targets[0])
+                layer.decode_range(int(hits[0]), out[target : target + 1], self.elements)
             else:
                 layer.decode_rows(hits, out, hit_targets, self.elements)
         if len(wanted):

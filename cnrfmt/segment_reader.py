@@ -20,6 +20,8 @@ from cnrfmt.format.toc import Toc
 from cnrfmt.format.toc_parser import parse_toc
 from cnrfmt.memory import Budget
 from cnrfmt.row_indexes import RowIndexes
+from cnrfmt.section_owners import table_name, whose
+from cnrfmt.storage.mapping import zero_bytes
 
 Backend = Literal["mmap", "pread"]
 Verify = Literal["none", "touched", "all"]
@@ -28,9 +30,8 @@ _VERIFY_STEP = 8 << 20
 _READ_STEP = 1 << 20
 """Bytes that are read and verified at a time, so that they are verified and decoded in the cache."""
 _FEW_PIECES = 8
-"""Up to so many pieces are faulted into a mapping; more are quicker read."""
-_MOST_NAMED = 64
-"""Sections that an error names: as many as a piece of 4 KiB can hold."""
+"""Fewer pieces than this are hashed one by one, and faulted into a mapping that is there. More are quicker read, and
+hashed at once. A mapping itself is made once so many were asked for: for fewer it costs more than it saves."""
 _LOCAL = threading.local()
 _DIGESTS_PER_NODE = limits.NODE // 8
 
@@ -85,7 +86,10 @@ class SegmentReader:
                 expected=f"a header and a trailer, {2 * limits.BLOCK} bytes",
                 found=f"{entry.length} bytes",
             )
-        self._map: Bytes | None = source.map() if backend == "mmap" else None
+        self._is_mappable = backend == "mmap"
+        self._map: Bytes | None = None
+        self._asked_for = 0
+        self._lock = threading.Lock()
         self.trailer = Trailer.parse(
             self._raw(entry.length - limits.BLOCK, limits.BLOCK).tobytes(),
             self.place,
@@ -107,21 +111,48 @@ class SegmentReader:
         self._verify = verify
         # A mark and a digest for each piece.
         budget.take(9 * self.trailer.pieces, f"{self.place}, pieces")
-        self._verified = np.zeros(self.trailer.pieces, np.uint8)
+        self._verified = np.empty(0, np.uint8)
+        """A mark for each piece of the mapping that was verified, once it is there."""
         self._node_verified = bytearray(len(self.toc.nodes))
         self._all_verified = not verify
         self._digests: Words | None = None
+        self._kept_node: tuple[int, Words] | None = None
         self.indexes = RowIndexes(self)
-        self._lock = threading.Lock()
+
+    def map(self) -> Bytes:
+        """The whole segment, mapped."""
+        if self._map is None:
+            with self._lock:
+                if self._map is None:
+                    self._verified = zero_bytes(self.trailer.pieces)
+                    self._map = self.source.map()
+        return self._map
 
     @property
     def data(self) -> Bytes | None:
-        """The segment up to its data end, if it is mapped."""
-        return None if self._map is None else self._map[: self.trailer.data_end]
+        """The segment up to its data end, mapped; None under the backend `pread`."""
+        return self.map()[: self.trailer.data_end] if self._is_mappable else None
+
+    def _data_for(self, pieces: int) -> Bytes | None:
+        """The same for so many pieces; None where they are better read."""
+        if self._map is None:
+            self._asked_for += pieces
+            if self._asked_for < _FEW_PIECES:
+                return None
+        return self.data
+
+    @property
+    def marks(self) -> Bytes | None:
+        """A mark for each piece of the map that was verified, set as reading goes on; None where all may be read."""
+        if self._all_verified:
+            return None
+        self.map()
+        return self._verified
 
     def _raw(self, offset: int, length: int) -> Bytes:
-        if self._map is not None:
-            return self._map[offset : offset + length]
+        return self._read(offset, length) if self._map is None else self._map[offset : offset + length]
+
+    def _read(self, offset: int, length: int) -> Bytes:
         buffer = np.empty(length, np.uint8)
         self.source.pread_into(offset, buffer)
         return buffer
@@ -136,16 +167,15 @@ class SegmentReader:
         """The `length` bytes from `offset`, verified, within the returned array."""
         piece = self.trailer.piece_size
         first, stop = offset // piece, -(-(offset + length) // piece)
-        data = self.data
+        data = self._data_for(stop - first)
         if data is not None:
-            self._check(data, 0, first, stop)
+            self._check(data, first, stop)
             return data, 0
-        if self._verify:
-            start, end = first * piece, min(stop * piece, self.trailer.data_end)
-        else:
-            start, end = offset, offset + length
-        data = self._raw(start, end - start)
-        self._check(data, first, first, stop)
+        if not self._verify:
+            return self._read(offset, length), offset
+        start = first * piece
+        data = self._read(start, min(stop * piece, self.trailer.data_end) - start)
+        self._check_read(data, first, stop)
         return data, start
 
     def read_into(self, offset: int, target: Bytes) -> None:
@@ -194,37 +224,35 @@ class SegmentReader:
     def fetch_rows(self, offsets: Ids, row_bytes: int) -> tuple[Bytes, Ids]:
         """The rows of `row_bytes` bytes at these offsets, verified: an array and the offsets in it."""
         piece = self.trailer.piece_size
-        data = self.data
+        most = (row_bytes + piece - 2) // piece + 1
+        data = self._data_for(len(offsets) * most)
         if data is not None and self._all_verified:
             return data, offsets
-        from cnrfmt.kernels import xxh3
-
-        listed = np.empty(len(offsets) * ((row_bytes + piece - 2) // piece + 1), np.int64)
-        count = xxh3.pieces_of_rows(offsets, row_bytes, piece, self._verified, listed)
         if data is not None:
-            if not count:
-                return data, offsets
+            from cnrfmt.kernels import xxh3
+
+            listed = np.empty(len(offsets) * most, np.int64)
+            count = xxh3.pieces_of_rows(offsets, row_bytes, piece, self._verified, listed)
             if count < _FEW_PIECES:
-                self._check_pieces(data, 0, listed[:count])
+                self._check_pieces(data, listed[:count])
                 return data, offsets
-            # The rows whose pieces are verified already are gathered with the others.
-            none = np.zeros_like(self._verified)
-            count = xxh3.pieces_of_rows(offsets, row_bytes, piece, none, listed)
-        return self._gathered(offsets, sorted_ids.union(listed[:count]))
+        # The rows whose pieces are verified already are gathered with the others.
+        first, last = offsets // piece, (offsets + (row_bytes - 1)) // piece
+        return self._gathered(offsets, sorted_ids.union(*(np.minimum(first + k, last) for k in range(most))))
 
     def fetch_ranges(self, offsets: Ids, lengths: Ids) -> tuple[Bytes, Ids]:
         """Ranges of bytes at these offsets, ascending, verified: an array and the offsets in it."""
-        if self._map is not None and self._all_verified:
-            return self._map[: self.trailer.data_end], offsets
+        data = self._data_for(len(offsets))
+        if data is not None and self._all_verified:
+            return data, offsets
         piece = self.trailer.piece_size
         # What has no bytes may lie behind the last piece.
         first = np.minimum(offsets // piece, self.trailer.pieces - 1)
         counts = np.maximum((offsets + lengths - 1) // piece - first, 0) + 1
         ends = counts.cumsum()
         touched = sorted_ids.union(np.repeat(first - (ends - counts), counts) + np.arange(ends[-1]))
-        data = self.data
         if data is not None and np.count_nonzero(self._verified[touched] == 0) < _FEW_PIECES:
-            self._check_pieces(data, 0, touched)
+            self._check_pieces(data, touched)
             return data, offsets
         return self._gathered(offsets, touched)
 
@@ -239,6 +267,13 @@ class SegmentReader:
         piece = self.trailer.piece_size
         size = (len(pieces) - 1) * piece + min(piece, self.trailer.data_end - int(pieces[-1]) * piece)
         buffer = self.scratch(size)
+        if len(pieces) < _FEW_PIECES:
+            for k, number in enumerate(pieces.tolist()):
+                view = buffer[k * piece : (k + 1) * piece]
+                self.source.pread_into(number * piece, view)
+                if self._verify:
+                    self._check_piece(view, number)
+            return buffer
         self.source.pread_ranges(pieces * piece, piece, buffer)
         if self._verify:
             from cnrfmt.kernels import xxh3
@@ -253,37 +288,48 @@ class SegmentReader:
 
     def _check_read(self, data: Bytes, first: int, stop: int) -> None:
         """Verifies the pieces first .. stop - 1, which were just read; marks count for a mapping alone."""
-        if self._map is not None and self._verified[first:stop].all():
+        is_mapped = self._map is not None
+        if is_mapped and self._verified[first:stop].all():
             return
-        from cnrfmt.kernels import xxh3
-
-        digests = self._digests_of(range(first // _DIGESTS_PER_NODE, (stop - 1) // _DIGESTS_PER_NODE + 1))
         piece = self.trailer.piece_size
-        bad = xxh3.verify_range(data, first, stop, piece, np.uint64(self._seed), digests)
-        if bad >= 0:
-            self._raise_bad_piece(int(bad), int(digests[bad]))
-        if self._map is not None:
+        if stop - first < _FEW_PIECES:
+            for number in range(first, stop):
+                self._check_piece(data[(number - first) * piece : (number - first + 1) * piece], number)
+        else:
+            from cnrfmt.kernels import xxh3
+
+            digests = self._digests_of(range(first // _DIGESTS_PER_NODE, (stop - 1) // _DIGESTS_PER_NODE + 1))
+            bad = xxh3.verify_range(data, first, stop, piece, np.uint64(self._seed), digests)
+            if bad >= 0:
+                self._raise_bad_piece(int(bad), int(digests[bad]))
+        if is_mapped:
             self._verified[first:stop] = 1
 
-    def _check(self, data: Bytes, data_first: int, first: int, stop: int) -> None:
-        if not self._all_verified and not self._verified[first:stop].all():
-            self._check_pieces(data, data_first, np.arange(first, stop, dtype=np.int64))
+    def _check_piece(self, data: Bytes, piece: int) -> None:
+        """Verifies the bytes of a piece, without what a kernel's call costs."""
+        want = self._digest_of(piece)
+        if digest(data, seed_of(self.entry.segment, 0, piece)) != want:
+            self._raise_bad_piece(piece, want)
 
-    def _check_pieces(self, data: Bytes, data_first: int, pieces: Ids) -> None:
+    def _check(self, data: Bytes, first: int, stop: int) -> None:
+        """Verifies pieces of the mapping that aren't yet."""
+        if not self._all_verified and not self._verified[first:stop].all():
+            self._check_pieces(data, np.arange(first, stop, dtype=np.int64))
+
+    def _check_pieces(self, data: Bytes, pieces: Ids) -> None:
         if not self._verify:
             return
-        if self._map is not None:
-            pieces = pieces[self._verified[pieces] == 0]
-        if not pieces.size:
+        pieces = pieces[self._verified[pieces] == 0]
+        size = self.trailer.piece_size
+        if len(pieces) < _FEW_PIECES:
+            for piece in pieces.tolist():
+                self._check_piece(data[piece * size : (piece + 1) * size], piece)
+                self._verified[piece] = 1
             return
         from cnrfmt.kernels import xxh3
 
         digests = self._piece_digests(pieces)
-        # Bytes that were just read anew must be hashed anew: a mark is worth only as much as the mapping it is for.
-        verified = self._verified if self._map is not None else np.zeros_like(self._verified)
-        bad = xxh3.verify_pieces(
-            data, data_first, self.trailer.piece_size, pieces, np.uint64(self._seed), digests, verified
-        )
+        bad = xxh3.verify_pieces(data, 0, size, pieces, np.uint64(self._seed), digests, self._verified)
         if bad >= 0:
             self._raise_bad_piece(int(bad), int(digests[bad]))
 
@@ -292,35 +338,43 @@ class SegmentReader:
         return self._digests_of(sorted_ids.union(pieces // _DIGESTS_PER_NODE).tolist())
 
     def _digests_of(self, nodes: Iterable[int]) -> Words:
-        """The digest section, these nodes of it verified."""
+        """The digest section, these nodes of it read and verified."""
         digests = self._digests
         if digests is None:
             with self._lock:
                 if self._digests is None:
-                    size = 8 * self.trailer.pieces
-                    raw = (
-                        np.empty(size, np.uint8)
-                        if self._map is None
-                        else self._map[self.trailer.data_end : self.trailer.data_end + size]
-                    )
-                    self._digests = raw.view(np.uint64)
+                    self._digests = zero_bytes(8 * self.trailer.pieces).view(np.uint64)
                 digests = self._digests
         for node in nodes:
             if not self._node_verified[node]:
                 self._check_node(node, digests.view(np.uint8))
         return digests
 
+    def _digest_of(self, piece: int) -> int:
+        """The digest of one piece. Room for all of them is taken only where more is read than a few rows."""
+        node, place = divmod(piece, _DIGESTS_PER_NODE)
+        if self._map is not None or not self._is_mappable:
+            return int(self._digests_of((node,))[piece])
+        kept = self._kept_node
+        if kept is None or kept[0] != node:
+            words = np.empty(min(_DIGESTS_PER_NODE, self.trailer.pieces - piece + place), np.uint64)
+            self._read_node(node, words.view(np.uint8))
+            kept = self._kept_node = node, words
+        return int(kept[1][place])
+
     def _check_node(self, node: int, section: Bytes) -> None:
-        view = section[node * limits.NODE : (node + 1) * limits.NODE]
-        if self._map is None:
-            self.source.pread_into(self.trailer.data_end + node * limits.NODE, view)
+        self._read_node(node, section[node * limits.NODE : (node + 1) * limits.NODE])
+        self._node_verified[node] = 1
+
+    def _read_node(self, node: int, view: Bytes) -> None:
+        """Fills `view` with a node of the digest section, verified."""
+        self.source.pread_into(self.trailer.data_end + node * limits.NODE, view)
         want = self.toc.nodes[node]
         found = digest(view, seed_of(self.entry.segment, NODE_LEVEL, node))
         if want != found:
             raise DamagedError(
                 "node-digest", f"{self.place}, node {node}", expected=f"{want:016x}", found=f"{found:016x}"
             )
-        self._node_verified[node] = 1
 
     def _raise_bad_piece(self, piece: int, want: int) -> None:
         size = self.trailer.piece_size
@@ -335,35 +389,11 @@ class SegmentReader:
 
     def whose(self, start: int, stop: int) -> str:
         """What the bytes from `start` to `stop` of the segment belong to, in words."""
-        names = ["the header"] if start < limits.BLOCK else []
-        for section, owner in sorted(self._owners().items()):
-            offset, length = self.toc.sections[section]
-            if offset < stop and start < offset + length:
-                names.append(owner)
-        shown = names[:_MOST_NAMED] + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])
-        return ", ".join(shown) or "padding"
+        return whose(self.toc, self._names, start, stop)
 
     def table_name(self, table_id: bytes) -> str:
         """How errors name a table: by its name, or by its id if it was dropped."""
-        name = self._names.get(table_id)
-        return f"table {table_id.hex()} (dropped)" if name is None else f"table {name!r}"
-
-    def _owners(self) -> dict[int, str]:
-        owners = {}
-        for table in self.toc.tables:
-            name = self.table_name(table.table_id)
-            for number, row_set in enumerate(table.row_sets):
-                if row_set.section is not None:
-                    owners[row_set.section] = f"row index {number} of {name}"
-            for part in table.parts:
-                kind = "exceptions" if part.exceptions_of is not None else "part"
-                owners[part.section] = f"{kind} of column {part.column!r} of {name}"
-                if part.codebooks is not None:
-                    owners[part.codebooks] = f"codebooks of column {part.column!r} of {name}"
-        for entry in self.toc.dense or ():
-            if entry.section is not None:
-                owners[entry.section] = f"dense entry {entry.name!r}"
-        return owners
+        return table_name(self._names, table_id)
 
     def steps(self) -> range:
         """The first pieces of the steps in which a whole segment is verified."""

@@ -15,7 +15,9 @@ from cnrfmt.arrays import Ids
 def union(*some: Ids) -> Ids:
     """The ids in any of these arrays, sorted and distinct; quickest where each array ascends."""
     ids = _merged(some)
-    return ids[np.r_[True, _differ(ids)]] if len(ids) else ids
+    is_first = np.ones(len(ids), np.bool_)
+    is_first[1:] = _differ(ids)
+    return ids[is_first]
 
 
 def intersection(a: Ids, b: Ids) -> Ids:

@@ -334,24 +334,31 @@ class Table:
         bags = pooling.as_bags(place, ids, offsets, weights, mode)
         budget = self._view.budget()
         with guarded(place):
-            schema = self._asked_for(bags.ids, column, missing, budget)
-            found = self._column_strips(schema, budget)
-            pooled = pooling.pool(found, bags, dtypes.dtype_of(schema.dtype), self._view.threads, budget, place)
+            if missing not in ("error", "fill"):
+                raise UsageError(f"missing is 'error' or 'fill', found {missing!r}")
+            self._view.check_open()
+            schema = self._column(column)
+            stored = dtypes.dtype_of(schema.dtype)
+            pooling.check_pooled(place, stored)
+            pooled = pooling.pool(
+                self._column_strips(schema, budget),
+                bags,
+                lambda: self._check(bags.ids, missing, budget),
+                stored,
+                self._view.threads,
+                budget,
+                place,
+            )
         return pooled.reshape(-1) if schema.per_row else pooled
 
-    def _asked_for(self, ids: Ids, column: str, missing: str, budget: Budget) -> ColumnSchema:
-        """The schema of a column, once it is known that the rows may be asked for."""
-        if missing not in ("error", "fill"):
-            raise UsageError(f"missing is 'error' or 'fill', found {missing!r}")
-        self._view.check_open()
-        schema = self._column(column)
+    def _check(self, ids: Ids, missing: str, budget: Budget) -> None:
+        """That rows may be asked for; raises `MissingKeyError`."""
         if not self.keyed:
             check_row_ids(ids, len(self), f"table {self.name!r}")
         elif missing == "error":
             if self._keys is None:
                 self._load_keys(budget)
             check_keys(ids, self._known_keys, f"table {self.name!r}")
-        return schema
 
     def read_integers(
         self, ids: range | Ids, column: str, grid: Grid, elements: tuple[int, int] | None = None

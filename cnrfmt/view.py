@@ -114,7 +114,7 @@ class View:
         source.needs = needs
         if entry.toc is not None:
             toc = manifest.attachments[entry.toc[0] : sum(entry.toc)]
-        return SegmentReader(
+        segment = SegmentReader(
             source,
             entry,
             toc,
@@ -123,6 +123,9 @@ class View:
             manifest=manifest,
             budget=budget,
         )
+        if needs != NOTHING:
+            segment.map()
+        return segment
 
     def at(self, manifest: Manifest) -> View:
         """A version of which all segments are among this one's: the baseline that this one is put on, say."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import cnrfmt
-from cnrfmt import Quantize, Rows, TableData, pooling
+from cnrfmt import Quantize, Rows, TableData, UsageError, pooling
 from tests.attacks.support import lay
 from tests.integer_chains import Chain
 
@@ -132,12 +132,38 @@ def test_no_more_than_scratch_is_decoded_at_a_time(path: Path, monkeypatch: pyte
 
     real = pooling._decode
     monkeypatch.setattr(pooling, "_decode", decode)
-    with cnrfmt.open(path) as ck:
+    with cnrfmt.open(path, backend="pread") as ck:
         ck["raw"].pool(np.arange(20_000) % ROWS, [0])
         assert sum(sizes) == 4 * DIM * 20_000
         assert max(sizes) <= 256 << 10
         ck["double"].pool(np.arange(20_000) % ROWS, [0])
         assert max(sizes) <= 256 << 10
+
+
+def test_rows_of_one_part_are_pooled_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = np.arange(ROWS, dtype=np.int64) * 3 - 99
+    tables = {"dense": matrix(), "keyed": TableData(matrix(seed=1), keys=keys)}
+    cnrfmt.save(tmp_path / "m.cnr", tables, quantize={"dense": Quantize(8)})
+    offsets = np.sort(np.append(0, np.random.default_rng(8).integers(0, 3000, 90)))
+    monkeypatch.setattr(pooling, "_SHARE_IN_PLACE", 999)
+    for name in tables:
+        with cnrfmt.open(tmp_path / "m.cnr") as ck:
+            ids = np.random.default_rng(9).choice(ck[name].keys if ck[name].keyed else np.arange(ROWS), 3000)
+            want = plain(ck[name][ids], offsets.tolist(), None, "sum")
+        for threads, verify in ((1, "touched"), (4, "touched"), (1, "none")):
+            with cnrfmt.open(tmp_path / "m.cnr", threads=threads, verify=verify) as ck, monkeypatch.context() as m:
+                m.setattr(pooling, "_decode", None)
+                assert ck[name].pool(ids, offsets).tobytes() == want.tobytes()
+    with cnrfmt.open(tmp_path / "m.cnr") as ck:
+        assert np.array_equal(ck["keyed"].pool(keys[[0, -1]], [0, 1]), ck["keyed"][keys[[0, -1]]])
+    content = bytearray((tmp_path / "m.cnr").read_bytes())
+    at = bytes(content).index(matrix(seed=1)[-1].tobytes())
+    content[at] ^= 1
+    (tmp_path / "bad.cnr").write_bytes(content)
+    with cnrfmt.open(tmp_path / "bad.cnr") as ck:
+        with pytest.raises(cnrfmt.DamagedError, match="piece"):
+            ck["keyed"].pool(keys, [0])
+        assert np.array_equal(ck["keyed"].pool(keys[:1], [0]), ck["keyed"][keys[:1]])
 
 
 @pytest.mark.parametrize(("mode", "weighted"), [("sum", False), ("sum", True), ("mean", False), ("max", False)])
@@ -248,3 +274,28 @@ def test_limits_and_closing(path: Path) -> None:
             t.pool([1], np.append([0], np.ones(19_999, np.int64)))
     with pytest.raises(cnrfmt.UsageError, match="was closed"):
         t.pool([1], [0])
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_rows_that_codes_can_not_hold_are_pooled_as_they_are(tmp_path: Path, bits: int) -> None:
+    values = np.random.default_rng(0).normal(size=(1000, 16)).astype(F32)
+    values[5, 3], values[700], values[9] = np.inf, 1e30, np.nan
+    path = tmp_path / "model.cnr"
+    cnrfmt.save(path, {"t": values}, quantize=cnrfmt.Quantize(bits=bits))
+    with cnrfmt.open(path) as ck:
+        table = ck["t"]
+        for ids in ([1, 2], [5, 6], [700, 1], [2, 9, 5, 1]):
+            want = np.zeros(16, F32)
+            for row in table[np.array(ids)]:
+                want = want + row
+            assert np.array_equal(table.pool(ids, [0])[0], want, equal_nan=True)
+
+
+def test_integers_that_sums_would_round_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.cnr"
+    cnrfmt.save(path, {"short": np.ones((4, 2), np.int16), "long": np.ones((4, 2), np.int64)})
+    with cnrfmt.open(path) as ck, cnrfmt.LiveTables(path) as live:
+        for tables in (ck, live):
+            assert tables["short"].pool([0, 1], [0]).tolist() == [[2.0, 2.0]]
+            with pytest.raises(UsageError, match="table 'long' is int64, whose values float32"):
+                tables["long"].pool([0, 1], [0])

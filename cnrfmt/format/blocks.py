@@ -46,8 +46,9 @@ def check_block(data: bytes, letter: str, seed: int, place: str) -> bytes:
 
 def check_zero(data: bytes, start: int, stop: int, place: str) -> None:
     """The bytes from `start` to `stop` must be zero."""
-    if rest := data[start:stop].lstrip(b"\0"):
-        offset = min(stop, len(data)) - len(rest)
+    found = data[start:stop]
+    if found != bytes(len(found)):
+        offset = start + len(found) - len(found.lstrip(b"\0"))
         raise DamagedError(
             "block-zero", f"{place}, byte {offset}", expected="zero", found=f"{data[offset]:#04x}"
         )

@@ -35,7 +35,7 @@ def parse_layout(value: Json, place: str, *, lenient: bool) -> Layout:
     name = value.get("name")
     keys = _KEYS.get(name) if isinstance(name, str) else None
     if keys is not None:
-        record = Record(value, ("name", *keys), place, lenient=lenient)
+        record = Record(value, {"name", *keys}, place, lenient=lenient)
         found: Layout = _LAYOUTS[str(name)](*(_plain(record[key]) for key in keys))
         if is_legal(found):
             return found

@@ -14,19 +14,25 @@ from cnrfmt.format.schema import TableSchema, parse_schema
 from cnrfmt.format.strict_json import Json, Record
 
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-_KEYS = (
-    "state",
-    "commit",
-    "step",
-    "created",
-    "created_by",
-    "parent",
-    "tables",
-    "chain",
-    "versions",
-    "dense",
-    "metadata",
+_KEYS = frozenset(
+    (
+        "state",
+        "commit",
+        "step",
+        "created",
+        "created_by",
+        "parent",
+        "tables",
+        "chain",
+        "versions",
+        "dense",
+        "metadata",
+    )
 )
+_PARENT_KEYS = frozenset(("version", "digest"))
+_CHAIN_KEYS = frozenset(("segment", "from", "to", "offset", "length", "trailer", "toc"))
+_VERSION_KEYS = ("version", "offset", "length", "digest")
+"""In the order of the array that they are keys to."""
 
 
 @dataclass(frozen=True)
@@ -202,15 +208,14 @@ def _parse_parent(record: Record, lenient: bool) -> tuple[int, int] | None:
     if record.is_null("parent"):
         return None
     place = f"{record.place}, parent"
-    parent = Record(record["parent"], ("version", "digest"), place, lenient=lenient)
+    parent = Record(record["parent"], _PARENT_KEYS, place, lenient=lenient)
     return parent.integer("version"), parent.digest("digest")
 
 
 def _parse_chain(record: Record, lenient: bool) -> tuple[ChainEntry, ...]:
-    keys = ("segment", "from", "to", "offset", "length", "trailer", "toc")
     found = []
     for number, value in enumerate(record.array("chain", limits.MAX_CHAIN)):
-        entry = Record(value, keys, f"{record.place}, chain entry {number}", lenient=lenient)
+        entry = Record(value, _CHAIN_KEYS, f"{record.place}, chain entry {number}", lenient=lenient)
         toc = None if entry.is_null("toc") else entry.integers("toc", 2)
         found.append(
             ChainEntry(
@@ -234,8 +239,8 @@ def _parse_versions(record: Record) -> tuple[Retained, ...]:
             raise DamagedError(
                 "json-field", place, expected="[version, offset, length, digest]", found=str(value)[:80]
             )
-        keys = ("version", "offset", "length", "digest")
-        item = Record(dict(zip(keys, value, strict=True)), keys, place, lenient=False)
+        named = dict(zip(_VERSION_KEYS, value, strict=True))
+        item = Record(named, named.keys(), place, lenient=False)
         found.append(
             Retained(
                 item.integer("version"),

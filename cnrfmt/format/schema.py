@@ -11,6 +11,9 @@ from cnrfmt.format.strict_json import Json, Record
 
 WEIGHT = "weight"
 
+_TABLE_KEYS = frozenset(("id", "name", "kind", "rows", "dim", "columns"))
+_COLUMN_KEYS = frozenset(("name", "dtype", "shape", "fill"))
+
 
 @dataclass(frozen=True)
 class ColumnSchema:
@@ -85,8 +88,7 @@ def _damaged(place: str, expected: str, found: object) -> None:
 
 
 def _parse_table(value: Json, place: str, lenient: bool) -> TableSchema:
-    keys = ("id", "name", "kind", "rows", "dim", "columns")
-    record = Record(value, keys, place, lenient=lenient)
+    record = Record(value, _TABLE_KEYS, place, lenient=lenient)
     name = record.name("name")
     record.place = place = f"{place} ({name!r})"
     kind = record.choice("kind", ("dense", "keyed"))
@@ -108,7 +110,7 @@ def _parse_table(value: Json, place: str, lenient: bool) -> TableSchema:
 
 
 def _parse_column(value: Json, dim: int, place: str, lenient: bool) -> ColumnSchema:
-    record = Record(value, ("name", "dtype", "shape", "fill"), place, lenient=lenient)
+    record = Record(value, _COLUMN_KEYS, place, lenient=lenient)
     dtype = record.choice("dtype", DENSE_ITEM_SIZES)
     if dtype not in ITEM_SIZES:
         _damaged(place, "a data type for columns", dtype)

@@ -55,6 +55,9 @@ class Errors:
 
 NO_ERRORS = Errors()
 
+_KEYS = frozenset(("method", "num_bins", "ratio", "starts", "bound", "step", "mean_error", "max_error"))
+_STEP_KEYS = frozenset(("size", "reference", "column"))
+
 
 def methods_of(layout: Layout) -> tuple[str, ...]:
     """The methods that choose codes for a layout; none for raw rows."""
@@ -99,10 +102,9 @@ def parse_scheme(value: Json, layout: Layout, place: str, *, lenient: bool) -> t
     methods = methods_of(layout)
     if value is None or not methods:
         if value is None and not methods:
-            return None, Errors()
+            return None, NO_ERRORS
         _damaged(place, "a scheme exactly where the encoding isn't raw", value)
-    keys = ("method", "num_bins", "ratio", "starts", "bound", "step", "mean_error", "max_error")
-    record = Record(value, keys, place, lenient=lenient)
+    record = Record(value, _KEYS, place, lenient=lenient)
     method = record.text("method")
     if method not in methods:
         _damaged(f"{place}, method", f"one of {', '.join(methods)}", method)
@@ -122,7 +124,7 @@ def parse_scheme(value: Json, layout: Layout, place: str, *, lenient: bool) -> t
 def _parse_step(value: Json, method: str, place: str, lenient: bool) -> Step | None:
     if value is None:
         return None
-    record = Record(value, ("size", "reference", "column"), place, lenient=lenient)
+    record = Record(value, _STEP_KEYS, place, lenient=lenient)
     if method != CLOSED_LOOP:
         _damaged(place, f"null but for {CLOSED_LOOP}", value)
     size, reference = _number(record, "size"), _number(record, "reference")

@@ -15,7 +15,7 @@ Json = Any
 """What JSON can say: None, bool, int, float, str, list, dict."""
 
 _ROW_ID = re.compile(r"0|-?[1-9][0-9]{0,18}")
-_HEX = re.compile(r"[0-9a-f]*")
+_NESTING = dict, list
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
@@ -44,7 +44,7 @@ def _constant(text: str) -> NoReturn:
 
 def _depth(value: Json) -> int:
     depth, level = 0, [value]
-    while level := [x for x in level if isinstance(x, dict | list)]:
+    while level := [x for x in level if isinstance(x, _NESTING)]:
         depth += 1
         if depth > MAX_DEPTH:
             break
@@ -52,17 +52,16 @@ def _depth(value: Json) -> int:
     return depth
 
 
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_int=_integer, parse_float=_float, parse_constant=_constant
+)
+
+
 def parse(data: bytes, place: str) -> Json:
     """The value of strict JSON text; raises `DamagedError` (rule `json-syntax`)."""
     try:
         text = data.decode("utf-8")
-        value = json.loads(
-            text,
-            object_pairs_hook=_pairs,
-            parse_int=_integer,
-            parse_float=_float,
-            parse_constant=_constant,
-        )
+        value = _DECODER.decode(text)
         if "\\u" in text:
             # Only an escape can bring in half of a surrogate pair, which UTF-8 can't say.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -70,7 +69,7 @@ def parse(data: bytes, place: str) -> Json:
         _damaged(place, "nested deeper than Python can read")
     except ValueError as error:
         _damaged(place, str(error))
-    if _depth(value) > MAX_DEPTH:
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         _damaged(place, f"nested deeper than {MAX_DEPTH}")
     return value
 
@@ -138,8 +137,21 @@ def is_name(name: str) -> bool:
     return 1 <= size <= MAX_NAME and not _CONTROL.search(name)
 
 
+def _from_hex(value: Json) -> bytes | None:
+    """What lower-case hexadecimal digits stand for; None for anything else."""
+    try:
+        found = bytes.fromhex(value)
+    except (TypeError, ValueError):
+        return None
+    # Python takes capitals and spaces, too.
+    return found if found.hex() == value else None
+
+
 class Record:
-    """An object of metadata, read key by key with the type and range that each must have."""
+    """An object of metadata, read key by key with the type and range that each must have.
+
+    `keys` are quickest compared as a frozenset.
+    """
 
     __slots__ = ("_object", "place")
 
@@ -147,11 +159,12 @@ class Record:
         self.place = place
         if not isinstance(value, dict):
             self._fail("an object", type(value).__name__)
-        keys = set(keys)
-        if missing := keys - value.keys():
-            self._fail(f"the key {min(missing)!r}", "no such key")
-        if not lenient and (more := value.keys() - keys):
-            self._fail(f"the keys {sorted(keys)}", f"also {min(more)!r}")
+        if value.keys() != keys:
+            keys = set(keys)
+            if missing := keys - value.keys():
+                self._fail(f"the key {min(missing)!r}", "no such key")
+            if not lenient and (more := value.keys() - keys):
+                self._fail(f"the keys {sorted(keys)}", f"also {min(more)!r}")
         self._object: dict[str, Json] = value
 
     def _fail(self, expected: str, found: object, key: str = "") -> NoReturn:
@@ -211,15 +224,11 @@ class Record:
     def hexadecimal(self, key: str, size: int | None = None) -> bytes:
         """Bytes as lower-case hexadecimal digits, `size` of them."""
         value = self._object[key]
-        if (
-            not isinstance(value, str)
-            or not _HEX.fullmatch(value)
-            or len(value) % 2
-            or (size is not None and len(value) != 2 * size)
-        ):
+        found = _from_hex(value)
+        if found is None or (size is not None and len(found) != size):
             expected = "hexadecimal digits" if size is None else f"{2 * size} hexadecimal digits"
             self._fail(expected, repr(value)[:80], key)
-        return bytes.fromhex(value)
+        return found
 
     def identity(self, key: str) -> bytes:
         """An id: 16 bytes, not all zero."""

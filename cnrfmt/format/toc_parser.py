@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from cnrfmt.errors import DamagedError
 from cnrfmt.format import limits, strict_json
@@ -16,6 +17,15 @@ from cnrfmt.format.toc import DenseEntry, Part, RowSet, TableEntry, Toc, data_en
 
 CODES = ("range", "raw", "packed", "runs", "bitmap")
 
+_KEYS = frozenset(("sections", "nodes", "tables", "dense"))
+_TABLE_KEYS = frozenset(("id", "rows", "row_sets", "deleted", "parts"))
+_ROW_SET_KEYS = frozenset(("code", "count", "min", "max", "section"))
+_PART_KEYS = frozenset(
+    ("column", "rows", "elements", "encoding", "section", "codebooks", "exceptions_of", "scheme")
+)
+_DENSE_KEYS = frozenset(("name", "kind", "section"))
+_ARRAY_KEYS = _DENSE_KEYS | {"dtype", "shape"}
+
 
 def parse_toc(data: bytes, end: int, place: str, *, lenient: bool) -> Toc:
     """The table of contents of a segment whose data end is `end`, checked as far as it goes alone.
@@ -23,12 +33,7 @@ def parse_toc(data: bytes, end: int, place: str, *, lenient: bool) -> Toc:
     Raises `DamagedError`.
     """
     place = f"{place}, table of contents"
-    record = Record(
-        strict_json.parse(data, place),
-        ("sections", "nodes", "tables", "dense"),
-        place,
-        lenient=lenient,
-    )
+    record = Record(strict_json.parse(data, place), _KEYS, place, lenient=lenient)
     sections = _parse_sections(record, end)
     nodes = record.hexadecimal("nodes")
     if len(nodes) % 8:
@@ -45,35 +50,29 @@ def parse_toc(data: bytes, end: int, place: str, *, lenient: bool) -> Toc:
             _parse_dense(value, sections, f"{place}, dense entry {number}", lenient)
             for number, value in enumerate(record.array("dense", limits.MAX_DENSE))
         )
-    _check_repeats([t.table_id.hex() for t in tables], place)
+    _check_repeats([t.table_id for t in tables], place)
     _check_repeats([d.name for d in dense or ()], place)
     _check_references(sections, tables, dense or (), place)
-    return Toc(sections, tuple(_u64s(nodes)), tables, dense)
-
-
-def _u64s(data: bytes) -> Iterator[int]:
-    return (int.from_bytes(data[i : i + 8], "big") for i in range(0, len(data), 8))
+    return Toc(sections, struct.unpack(f">{len(nodes) // 8}Q", nodes), tables, dense)
 
 
 def _parse_sections(record: Record, end: int) -> tuple[tuple[int, int], ...]:
     found = []
     position = limits.BLOCK
     for number, value in enumerate(record.array("sections", limits.MAX_SECTIONS)):
-        place = f"{record.place}, section {number}"
-        if not (
-            isinstance(value, list)
-            and len(value) == 2
-            and all(type(x) is int and x >= 0 for x in value)
-        ):
+        if not (isinstance(value, list) and [type(x) for x in value] == [int, int] and min(value) >= 0):
             raise DamagedError(
-                "json-field", place, expected="[offset, length]", found=str(value)[:80]
+                "json-field",
+                f"{record.place}, section {number}",
+                expected="[offset, length]",
+                found=str(value)[:80],
             )
         offset, length = value
         want = place_section(position, length)
         if length < 1 or offset != want:
             raise DamagedError(
                 "section-geometry",
-                place,
+                f"{record.place}, section {number}",
                 expected=f"offset {want} and a length of at least 1",
                 found=f"offset {offset}, length {length}",
             )
@@ -102,8 +101,7 @@ def _reference(record: Record, key: str, count: int, what: str) -> int:
 def _parse_table(
     value: Json, sections: tuple[tuple[int, int], ...], place: str, lenient: bool
 ) -> TableEntry:
-    keys = ("id", "rows", "row_sets", "deleted", "parts")
-    record = Record(value, keys, place, lenient=lenient)
+    record = Record(value, _TABLE_KEYS, place, lenient=lenient)
     table_id = record.identity("id")
     place = record.place = f"{place} ({table_id.hex()})"
     rows = None if record.is_null("rows") else record.integer("rows", 0, limits.MAX_ROWS)
@@ -150,7 +148,7 @@ def _parse_row_set(
     place: str,
     lenient: bool,
 ) -> RowSet:
-    record = Record(value, ("code", "count", "min", "max", "section"), place, lenient=lenient)
+    record = Record(value, _ROW_SET_KEYS, place, lenient=lenient)
     code = record.choice("code", CODES)
     count = record.integer("count")
     first, last = record.row_id("min"), record.row_id("max")
@@ -192,8 +190,7 @@ def _parse_part(
     place: str,
     lenient: bool,
 ) -> Part:
-    keys = ("column", "rows", "elements", "encoding", "section", "codebooks", "exceptions_of", "scheme")
-    record = Record(value, keys, place, lenient=lenient)
+    record = Record(value, _PART_KEYS, place, lenient=lenient)
     rows = _reference(record, "rows", len(row_sets), "row set")
     first, end = record.integers("elements", 2)
     if not first < end <= limits.MAX_DIM:
@@ -251,8 +248,7 @@ def _parse_dense(
     value: Json, sections: tuple[tuple[int, int], ...], place: str, lenient: bool
 ) -> DenseEntry:
     is_array = isinstance(value, dict) and value.get("kind") == "array"
-    keys = ("name", "kind", "section", *(("dtype", "shape") if is_array else ()))
-    record = Record(value, keys, place, lenient=lenient)
+    record = Record(value, _ARRAY_KEYS if is_array else _DENSE_KEYS, place, lenient=lenient)
     name = record.name("name")
     kind = record.choice("kind", ("array", "json", "bytes"))
     section = None
@@ -281,11 +277,11 @@ def _parse_dense(
     return DenseEntry(name, kind, section, dtype, shape)
 
 
-def _check_repeats(names: list[str], place: str) -> None:
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        raise DamagedError(
-            "table-repeated", place, expected="each once", found=f"{repeated[0]!r} again"
-        )
+def _check_repeats(names: Sequence[str | bytes], place: str) -> None:
+    if len(set(names)) < len(names):
+        name = next(name for name, count in Counter(names).items() if count > 1)
+        found = name.hex() if isinstance(name, bytes) else name
+        raise DamagedError("table-repeated", place, expected="each once", found=f"{found!r} again")
 
 
 def _check_references(
@@ -294,18 +290,20 @@ def _check_references(
     dense: tuple[DenseEntry, ...],
     place: str,
 ) -> None:
-    used = Counter(
+    used = [
         section
         for group in (*(t.row_sets + t.parts for t in tables), dense)
         for item in group
         if (section := item.section) is not None
+    ]
+    used += [p.codebooks for t in tables for p in t.parts if p.codebooks is not None]
+    if len(used) == len(set(used)) == len(sections):
+        return
+    times = Counter(used)
+    number = next(number for number in range(len(sections)) if times[number] != 1)
+    raise DamagedError(
+        "section-reference",
+        f"{place}, section {number}",
+        expected="referred to once",
+        found=f"{times[number]} times",
     )
-    used.update(p.codebooks for t in tables for p in t.parts if p.codebooks is not None)
-    for number in range(len(sections)):
-        if used[number] != 1:
-            raise DamagedError(
-                "section-reference",
-                f"{place}, section {number}",
-                expected="referred to once",
-                found=f"{used[number]} times",
-            )

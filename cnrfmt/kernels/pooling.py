@@ -5,91 +5,58 @@ A bag is a run of places in a list: bag i has those from offsets[i] to offsets[i
 before it: never contracted into one step, so that every machine and every way here gives the same bits. A mean is the
 sum, divided once. A maximum is NaN where one of its rows is; of zeros the first stays. A bag of nothing is zero.
 
-Rows are added some columns at a time, whose sums stay in registers from the first row of a bag to the last.
+`pool_slots`, `pool_floats` and `pool_codes` decode rows and add them in one loop, where they lie; `pool_rows` takes
+rows that come some at a time, whatever they were decoded from.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from cnrfmt.arrays import Ids
+from cnrfmt.arrays import Array, Bytes, Ids
+from cnrfmt.kernels import _bags
+from cnrfmt.kernels._bags import MAX, MEAN, SUM
+from cnrfmt.kernels._halves import BFLOAT16, FLOAT16, FLOAT32
 from cnrfmt.kernels._jit import helper, jit
-from cnrfmt.kernels._lanes import LANES, Lanes, each, load, store
-from cnrfmt.kernels._machine import pointer, prefetch
+from cnrfmt.kernels._lanes import LANES, each, load, store
+from cnrfmt.kernels._machine import pointer
+
+__all__ = ["KINDS", "MAX", "MEAN", "SUM", "pool_codes", "pool_floats", "pool_rows", "pool_slots"]
 
 Rows = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float32]
 Weights = npt.NDArray[np.float32]
 """One for each place, or none at all."""
 
-SUM, MEAN, MAX = 0, 1, 2
+KINDS = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
+"""The data types of rows that are pooled where they lie, as the kernels name them."""
 
 _FOUR = 4 * LANES
-# Rows are asked for so long before they are added.
-_AHEAD = 16
-_LINE = 64 // 4
-
-
-@helper
-def _ask_for(values: Values, slots: Any, k: int, end: int, dim: int) -> None:
-    """Ask for the row of a later place."""
-    if k + _AHEAD < end and slots[k + _AHEAD] >= 0:
-        first = slots[k + _AHEAD] * dim
-        for line in range(first, first + dim, _LINE):
-            prefetch(values, line)
-        # Rows needn't begin where a line of the cache does.
-        prefetch(values, first + dim - 1)
-
-
-@helper
-def _lanes(values: Values, default: Values, slot: int, dim: int, column: int) -> Lanes:
-    return load(values, slot * dim + column) if slot >= 0 else load(default, column)
-
-
-@helper
-def _element(values: Values, default: Values, slot: int, dim: int, column: int) -> Any:
-    return values[slot * dim + column] if slot >= 0 else default[column]
-
-
-@helper
-def _slot(slots: Any, first: int, k: int) -> int:
-    """The row of place k: as listed, or in order from place `first` on."""
-    if slots is None:
-        return k - first
-    return int(slots[k])
+_NO_BYTES = np.empty(0, np.uint8)
 
 
 @helper
 def _add(
     values: Values,
-    default: Values,
-    slots: Any,
     first: int,
     begin: int,
     stop: int,
-    end: int,
     weights: Weights,
     is_weighted: bool,
     dim: int,
     out: Values,
     to: int,
 ) -> None:
-    """Add the rows of the places begin .. stop - 1 to the `dim` sums from out[to] on."""
+    """Add the rows of places begin .. stop - 1 to the `dim` sums from out[to] on; the first row is place `first`."""
     column = 0
     while column + _FOUR <= dim:
         at = to + column
         a, b, c, d = load(out, at), load(out, at + LANES), load(out, at + 2 * LANES), load(out, at + 3 * LANES)
         for k in range(begin, stop):
-            if slots is not None and column == 0:
-                _ask_for(values, slots, k, end, dim)
-            slot = _slot(slots, first, k)
-            w = _lanes(values, default, slot, dim, column)
-            x = _lanes(values, default, slot, dim, column + LANES)
-            y = _lanes(values, default, slot, dim, column + 2 * LANES)
-            z = _lanes(values, default, slot, dim, column + 3 * LANES)
+            row = (k - first) * dim + column
+            w, x = load(values, row), load(values, row + LANES)
+            y, z = load(values, row + 2 * LANES), load(values, row + 3 * LANES)
             if is_weighted:
                 weight = each(weights[k])
                 w, x, y, z = weight * w, weight * x, weight * y, weight * z
@@ -102,9 +69,7 @@ def _add(
     while column + LANES <= dim:
         a = load(out, to + column)
         for k in range(begin, stop):
-            if slots is not None and column == 0:
-                _ask_for(values, slots, k, end, dim)
-            w = _lanes(values, default, _slot(slots, first, k), dim, column)
+            w = load(values, (k - first) * dim + column)
             if is_weighted:
                 w = each(weights[k]) * w
             a = a + w
@@ -113,41 +78,23 @@ def _add(
     if column == dim:
         return
     for k in range(begin, stop):
-        if slots is not None and column == 0:
-            _ask_for(values, slots, k, end, dim)
-        slot = _slot(slots, first, k)
         for j in range(column, dim):
-            value = _element(values, default, slot, dim, j)
+            value = values[(k - first) * dim + j]
             out[to + j] += weights[k] * value if is_weighted else value
 
 
 @helper
 def _raise_to(
-    values: Values,
-    default: Values,
-    slots: Any,
-    first: int,
-    begin: int,
-    stop: int,
-    end: int,
-    starts: int,
-    dim: int,
-    out: Values,
-    to: int,
+    values: Values, first: int, begin: int, stop: int, starts: int, dim: int, out: Values, to: int
 ) -> None:
     """Raise the `dim` maxima from out[to] on to the rows of the places begin .. stop - 1; place `starts` sets them."""
     for k in range(begin, stop):
-        if slots is not None:
-            _ask_for(values, slots, k, end, dim)
-        slot = _slot(slots, first, k)
-        if k == starts:
-            for j in range(dim):
-                out[to + j] = _element(values, default, slot, dim, j)
-        else:
-            for j in range(dim):
-                value, most = _element(values, default, slot, dim, j), out[to + j]
-                # A NaN compares with nothing: it comes in, and what is there stays if it is one.
-                out[to + j] = value if not (value <= most) and most == most else most
+        row = (k - first) * dim
+        for j in range(dim):
+            value, most = values[row + j], out[to + j]
+            # A NaN compares with nothing: it comes in, and what is there stays if it is one.
+            is_above = not (value <= most) and most == most
+            out[to + j] = value if k == starts or is_above else most
 
 
 @helper
@@ -156,10 +103,9 @@ def _divide(count: int, dim: int, out: Values, to: int) -> None:
         out[j] /= np.float32(count)
 
 
-@jit
 def pool_slots(
-    rows: Rows,
-    default: Values,
+    rows: Array,
+    default: Array,
     slots: npt.NDArray[np.signedinteger],
     offsets: Ids,
     end: int,
@@ -167,22 +113,78 @@ def pool_slots(
     mode: int,
     out: Rows,
 ) -> None:
-    """out[i] = bag i of the rows rows[slots[k]], `default` standing for those of slot -1."""
-    dim, is_weighted = out.shape[1], len(weights) > 0
-    values, other, listed = pointer(rows), pointer(default), pointer(slots)
-    factors, sums = pointer(weights), pointer(out)
-    for bag in range(len(offsets)):
-        begin = offsets[bag]
-        stop = offsets[bag + 1] if bag + 1 < len(offsets) else end
-        to = bag * dim
-        for j in range(to, to + dim):
-            sums[j] = np.float32(0)
-        if mode == MAX:
-            _raise_to(values, other, listed, 0, begin, stop, end, begin, dim, sums, to)
-        else:
-            _add(values, other, listed, 0, begin, stop, end, factors, is_weighted, dim, sums, to)
-            if mode == MEAN and stop > begin:
-                _divide(stop - begin, dim, sums, to)
+    """out[i] = bag i of the rows rows[slots[k]], `default` standing for those of slot -1.
+
+    Both are of one data type of `KINDS`. Raises `IndexError` for any other slot that isn't there.
+    """
+    row_bytes = rows.shape[1] * rows.itemsize
+    data, other = rows.reshape(-1).view(np.uint8), default.view(np.uint8)
+    kernel = _bags.of_floats(KINDS[rows.dtype.name])
+    lost = kernel(
+        data, 0, row_bytes, 0, 0, 0, other, _NO_BYTES, 0, slots, len(rows), offsets, end, weights, mode, out
+    )  # fmt: skip
+    if lost >= 0:
+        raise IndexError(f"there is no slot {slots[lost]}, which place {lost} names")
+
+
+def pool_floats(
+    data: Bytes,
+    base: int,
+    row_bytes: int,
+    kind: int,
+    marks: Bytes,
+    shift: int,
+    places: npt.NDArray[np.signedinteger],
+    count: int,
+    offsets: Ids,
+    end: int,
+    weights: Weights,
+    mode: int,
+    out: Rows,
+) -> int:
+    """out[i] = bag i of the rows at these places, numbers of a kind: row p begins at byte base + p * row_bytes.
+
+    Pieces of 1 << shift bytes have a mark each in `marks`, and a row is read only where its pieces, two at the most,
+    are marked; without marks, all are read. Returns the first place in the list whose row isn't one of `count`, or
+    else isn't marked, or -1; where there is one, nothing of `out` counts.
+    """
+    kernel = _bags.of_floats(kind)
+    lost: int = kernel(
+        data, base, row_bytes, 0, 0, 0, _NO_BYTES, marks, shift, places, count, offsets, end, weights, mode, out
+    )  # fmt: skip
+    return lost
+
+
+def pool_codes(
+    data: Bytes,
+    base: int,
+    row_bytes: int,
+    bits: int,
+    codes_at: int,
+    scale_at: int,
+    bias_at: int,
+    scale_kind: int,
+    bias_kind: int,
+    marks: Bytes,
+    shift: int,
+    places: npt.NDArray[np.signedinteger],
+    count: int,
+    offsets: Ids,
+    end: int,
+    weights: Weights,
+    mode: int,
+    out: Rows,
+) -> int:
+    """As `pool_floats`, of rows of codes, with a scale and a bias at these bytes of a row; `bias_kind` is -1 without.
+
+    There is a kernel for each number of bits and kinds of parameters, compiled when it is first called.
+    """
+    kernel = _bags.of_codes(bits, scale_kind, bias_kind)
+    lost: int = kernel(
+        data, base, row_bytes, codes_at, scale_at, bias_at, _NO_BYTES, marks, shift, places, count, offsets, end,
+        weights, mode, out,
+    )  # fmt: skip
+    return lost
 
 
 @jit
@@ -202,9 +204,9 @@ def pool_rows(
         ends = offsets[bag + 1] if bag + 1 < len(offsets) else end
         begin, stop, to = max(starts, first), min(ends, last), bag * dim
         if mode == MAX:
-            _raise_to(values, values, None, first, begin, stop, end, starts, dim, sums, to)
+            _raise_to(values, first, begin, stop, starts, dim, sums, to)
         else:
-            _add(values, values, None, first, begin, stop, end, factors, is_weighted, dim, sums, to)
+            _add(values, first, begin, stop, factors, is_weighted, dim, sums, to)
         if ends > last:
             break
         if mode == MEAN and ends > starts:

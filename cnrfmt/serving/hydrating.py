@@ -29,6 +29,8 @@ from cnrfmt.serving.lazy_memory import lazy_empty
 from cnrfmt.table import Table
 from cnrfmt.tabledata import TableData
 
+_GRACE_S = 0.002
+"""Seconds after which the background begins."""
 _PATIENCE_S = 0.02
 """Seconds that the background waits, before each block, for those who touch rows."""
 
@@ -87,7 +89,7 @@ class Hydration(Mapping[str, HydratedTable]):
                 return None if over.is_set() else next(todo, None)
 
         self._workers = [
-            threading.Thread(target=_work, args=(take, self._failed), name="cnrfmt hydration", daemon=True)
+            threading.Thread(target=_work, args=(over, take, self._failed), name="cnrfmt hydration", daemon=True)
             for _ in range(self._threads)
         ]
         for worker in self._workers:
@@ -167,7 +169,13 @@ class Hydration(Mapping[str, HydratedTable]):
         return f"<cnrfmt.Hydration of {self.path!r}, version {self.version}: {rows} of {of_rows} rows>"
 
 
-def _work(take: Callable[[], tuple[HydratedTable, int] | None], failed: Callable[[BaseException], None]) -> None:
+def _work(
+    over: threading.Event,
+    take: Callable[[], tuple[HydratedTable, int] | None],
+    failed: Callable[[BaseException], None],
+) -> None:
+    # Whoever opened the container mostly asks for rows at once, and would share the interpreter with this thread.
+    over.wait(_GRACE_S)
     while (found := take()) is not None:
         table, block = found
         try:

@@ -108,6 +108,7 @@ class Directory(Container):
         if found is None or found.kind != "directory":
             raise StorageError(errno.ENOENT, "no container here any more", path)
         self._identity = found.identity
+        self._has_segments = False
         # What was found out when a file was missing: who misses a thousand needn't read every manifest for each.
         self._head: tuple[tuple[int, bytes], Manifest] | None = None
         self._named: tuple[Manifest, frozenset[bytes] | None] | None = None
@@ -162,8 +163,9 @@ class Directory(Container):
         """The file of a segment, opened; it stays readable when it is removed."""
         place = segment_place(self.path, entry.segment)
         self._check_no_offset(entry.offset, place)
-        path = os.path.join(self.path, SEGMENTS, segment_name(entry.segment))
-        check_folder(self._fs, os.path.dirname(path))
+        folder = os.path.join(self.path, SEGMENTS)
+        self._has_segments = self._has_segments or check_folder(self._fs, folder)
+        path = os.path.join(folder, segment_name(entry.segment))
         try:
             file = _open_regular(self._fs, path, place)
         except StorageError as error:

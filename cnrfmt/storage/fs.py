@@ -8,10 +8,9 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Protocol
 
 from cnrfmt.arrays import Bytes, Ids
 from cnrfmt.errors import StorageError, UsageError
@@ -38,8 +37,7 @@ _FLAGS: dict[OpenMode, int] = {
 }
 
 
-@dataclass(frozen=True)
-class FileStat:
+class FileStat(NamedTuple):
     """What is at a path: its kind, which file it is, its size in bytes and its permission bits.
 
     `modified` is when it was last written, as the file system says it, in nanoseconds since 1970.
@@ -185,7 +183,7 @@ class PosixFs:
     def open(self, path: str, mode: OpenMode, *, follow: bool = False) -> int:
         """``open`` with O_CLOEXEC, and with O_NOFOLLOW unless links may be followed."""
         flags = _FLAGS[mode] | _BINARY | (0 if follow else _NO_FOLLOW)
-        with _refusals("open it", path):
+        with _Refusals("open it", path):
             # Python opens with O_CLOEXEC.
             handle = os.open(path, flags, 0o666)
             try:
@@ -201,14 +199,14 @@ class PosixFs:
 
     def close(self, handle: int) -> None:
         """``close``."""
-        with _refusals("close it", self._paths.pop(handle, None)):
+        with _Refusals("close it", self._paths.pop(handle, None)):
             os.close(handle)
 
     def pread_into(self, handle: int, offset: int, buffer: Any) -> int:
         """``preadv`` until the buffer is full or the file ends."""
         view = byte_view(buffer)
         done = 0
-        with _refusals("read it", self._paths.get(handle)):
+        with _Refusals("read it", self._paths.get(handle)):
             while done < len(view):
                 count = _pread(handle, offset + done, view[done:])
                 if count == 0:
@@ -234,23 +232,23 @@ class PosixFs:
         """``pwrite`` until all is written."""
         view = byte_view(data)
         done = 0
-        with _refusals("write it", self._paths.get(handle)):
+        with _Refusals("write it", self._paths.get(handle)):
             while done < len(view):
                 done += os.pwrite(handle, view[done:], offset + done)
 
     def truncate(self, handle: int, size: int) -> None:
         """``ftruncate``."""
-        with _refusals("set its length", self._paths.get(handle)):
+        with _Refusals("set its length", self._paths.get(handle)):
             os.ftruncate(handle, size)
 
     def sync(self, handle: int) -> None:
         """``fdatasync``; on macOS ``F_FULLFSYNC``, which empties the drive's cache, too."""
-        with _refusals("sync it", self._paths.get(handle)):
+        with _Refusals("sync it", self._paths.get(handle)):
             _sync(handle)
 
     def sync_directory(self, path: str) -> None:
         """``fsync`` of the directory."""
-        with _refusals("sync it", path):
+        with _Refusals("sync it", path):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(handle)
@@ -265,12 +263,12 @@ class PosixFs:
 
     def stat_handle(self, handle: int) -> FileStat:
         """``fstat``."""
-        with _refusals("look at it", self._paths.get(handle)):
+        with _Refusals("look at it", self._paths.get(handle)):
             return _file_stat(os.fstat(handle))
 
     def stat(self, path: str, *, follow: bool = False) -> FileStat | None:
         """``stat`` or ``lstat``."""
-        with _refusals("look at it", path):
+        with _Refusals("look at it", path):
             try:
                 return _file_stat(os.stat(path, follow_symlinks=follow))
             except FileNotFoundError:
@@ -278,58 +276,58 @@ class PosixFs:
 
     def free_bytes(self, path: str) -> int | None:
         """``statvfs``."""
-        with _refusals("look at it", path):
+        with _Refusals("look at it", path):
             found = os.statvfs(path)
         return found.f_bavail * found.f_frsize if found.f_blocks else None
 
     def copy_mode(self, handle: int, mode: int) -> None:
         """``fchmod``."""
-        with _refusals("set its permissions", self._paths.get(handle)):
+        with _Refusals("set its permissions", self._paths.get(handle)):
             os.fchmod(handle, mode)
 
     def rename(self, source: str, target: str) -> None:
         """``rename``."""
-        with _refusals("put a file in its place", target):
+        with _Refusals("put a file in its place", target):
             os.replace(source, target)
 
     def link(self, source: str, target: str) -> None:
         """``link``."""
-        with _refusals("give a file this name", target):
+        with _Refusals("give a file this name", target):
             os.link(source, target)
 
     def unlink(self, path: str) -> None:
         """``unlink``."""
-        with _refusals("remove it", path):
+        with _Refusals("remove it", path):
             os.unlink(path)
 
     def mkdir(self, path: str) -> None:
         """``mkdir``."""
-        with _refusals("make this directory", path):
+        with _Refusals("make this directory", path):
             os.mkdir(path)
 
     def rmdir(self, path: str) -> None:
         """``rmdir``."""
-        with _refusals("remove this directory", path):
+        with _Refusals("remove this directory", path):
             os.rmdir(path)
 
     def list_directory(self, path: str) -> list[str]:
         """``readdir``."""
-        with _refusals("list it", path):
+        with _Refusals("list it", path):
             return os.listdir(path)
 
     def map(self, handle: int, length: int) -> mmap.mmap:
         """``mmap``, shared and read-only."""
-        with _refusals("map it", self._paths.get(handle)):
+        with _Refusals("map it", self._paths.get(handle)):
             return mapping.map_shared(handle, length)
 
     def map_private(self, handle: int, offset: int, length: int) -> mmap.mmap:
         """``mmap``, private and copied on write."""
-        with _refusals("map it", self._paths.get(handle)):
+        with _Refusals("map it", self._paths.get(handle)):
             return mapping.map_private(handle, offset, length)
 
     def prepare_map(self, handle: int, found: mmap.mmap, start: int, length: int, need: mapping.MapNeed) -> None:
         """``madvise`` or ``mlock``."""
-        with _refusals(mapping.DOING.get(need, "tell how it is read"), self._paths.get(handle)):
+        with _Refusals(mapping.DOING.get(need, "tell how it is read"), self._paths.get(handle)):
             mapping.meet(found, start, length, need)
 
     def lock_record(self, handle: int) -> bool:
@@ -341,7 +339,7 @@ class PosixFs:
         return self._lock(handle, fcntl.flock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
     def _lock(self, handle: int, call: Any, kind: int = fcntl.LOCK_EX) -> bool:
-        with _refusals("lock it", self._paths.get(handle)):
+        with _Refusals("lock it", self._paths.get(handle)):
             try:
                 call(handle, kind | fcntl.LOCK_NB)
             except OSError as error:
@@ -367,20 +365,31 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@contextmanager
-def _refusals(doing: str, path: str | None = None) -> Iterator[None]:
+class _Refusals:
     """Turns what the operating system refuses into our own error, which says what was tried."""
-    try:
-        yield
-    except OSError as error:
-        text = f"{error.strerror or error} (could not {doing})"
-        raise StorageError(error.errno, text, path) from error
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, doing: str, path: str | None = None) -> None:
+        self._doing, self._path = doing, path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            text = f"{error.strerror or error} (could not {self._doing})"
+            raise StorageError(error.errno, text, self._path) from error
+
+
+_KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 
 def _file_stat(found: os.stat_result) -> FileStat:
-    kinds: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
     return FileStat(
-        kinds.get(stat.S_IFMT(found.st_mode), "other"),
+        _KINDS.get(stat.S_IFMT(found.st_mode), "other"),
         (found.st_dev, found.st_ino),
         found.st_size,
         stat.S_IMODE(found.st_mode),

@@ -8,11 +8,13 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from cnrfmt.arrays import Bytes
 from cnrfmt.errors import UsageError
 
 Advice = Literal["random", "sequential", "willneed"]
@@ -22,6 +24,7 @@ DOING: dict[MapNeed, str] = {"populate": "bring its map into memory", "lock": "k
 """How errors call what was refused; the rest is advice."""
 
 _ADVICE: tuple[Advice, ...] = ("random", "sequential", "willneed")
+_MANY_ZEROS = 64 << 10
 _STEP = 256 << 20
 """Bytes that are brought in by one call, so that a signal doesn't wait for all of them."""
 
@@ -105,6 +108,14 @@ def map_private(handle: int, offset: int, length: int) -> mmap.mmap:
         return mmap.mmap(handle, length, offset=offset, **_PRIVATE, **_OPTIONS)
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error)) from error
+
+
+def zero_bytes(length: int) -> Bytes:
+    """Zeros, of which those that are never written to take no memory where they are many, and no time."""
+    if length >= _MANY_ZEROS:
+        with suppress(OSError):
+            return np.frombuffer(mmap.mmap(-1, length, **_PRIVATE), np.uint8)
+    return np.zeros(length, np.uint8)
 
 
 def meet(found: mmap.mmap, start: int, length: int, need: MapNeed) -> None:

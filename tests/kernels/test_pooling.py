@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -64,23 +65,128 @@ def same(found: Rows, want: Rows) -> bool:
     )
 
 
+# Bags of nothing at the beginning, within and at the end; one of a single row, and a long one.
+OFFSETS = np.array([0, 0, 1, 1, 4, 40, 55, 70, 70], np.int64)
+
+
 @pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("mode", MODES)
-def test_as_a_plain_loop(mode: int, dim: int, given: Give) -> None:
+def test_as_a_plain_loop(dim: int) -> None:
     rows, default = some_rows(40, dim), some_rows(1, dim, 1)[0]
     rng = np.random.default_rng(dim)
-    # Bags of nothing at the beginning, within and at the end; one of a single row, and a long one.
-    offsets = np.array([0, 0, 1, 1, 4, 40, 55, 70, 70], np.int64)
-    for kind in (np.int32, np.int64):
-        slots = rng.integers(-1, 40, 70).astype(kind)
-        chosen = np.where(slots[:, np.newaxis] < 0, default, rows[slots])
+    slots = rng.integers(-1, 40, 70)
+    chosen = np.where(slots[:, np.newaxis] < 0, default, rows[slots])
+    for mode in MODES:
         for weights in (NO_WEIGHTS, rng.standard_normal(70).astype(F32))[: 1 if mode != kernel.SUM else 2]:
-            want = plain(chosen, offsets.tolist(), weights, mode)
+            want = plain(chosen, OFFSETS.tolist(), weights, mode)
             out = np.full(want.shape, 77, F32)
-            kernel.pool_slots(given(rows), given(default), given(slots), given(offsets), 70, given(weights), mode, out)
+            kernel.pool_slots(rows, default, slots, OFFSETS, 70, weights, mode, out)
             assert same(out, want)
             for piece in (1, 7, 70):
-                assert same(in_pieces(chosen, offsets, weights, mode, piece), want)
+                assert same(in_pieces(chosen, OFFSETS, weights, mode, piece), want)
+
+
+def test_read_only_arrays_and_small_slots(given: Give) -> None:
+    rows, slots = some_rows(40, 17), np.arange(70, dtype=np.int32) % 40
+    out = np.empty((len(OFFSETS), 17), F32)
+    weights = np.ones(70, F32)
+    kernel.pool_slots(given(rows), given(rows[0]), given(slots), given(OFFSETS), 70, given(weights), kernel.SUM, out)
+    assert same(out, plain(rows[slots], OFFSETS.tolist(), NO_WEIGHTS, kernel.SUM))
+
+
+def test_slots_that_are_not_there() -> None:
+    rows = some_rows(4, 16)
+    for slot in (4, -2, 2**63 - 1, -(2**63)):
+        with pytest.raises(IndexError, match=f"no slot {slot}, which place 1 names"):
+            kernel.pool_slots(
+                rows, rows[0], np.array([0, slot, 9]), OFFSETS[:1], 3, NO_WEIGHTS, kernel.SUM, np.empty((1, 16), F32)
+            )
+
+
+class Stored(NamedTuple):
+    """Rows as a file has them, between other bytes, and what they decode to; `pool` pools those at some places."""
+
+    data: npt.NDArray[np.uint8]
+    values: Rows
+    row_bytes: int
+    pool: Callable[..., int]
+
+
+KINDS = [F32, np.float16, ml_dtypes.bfloat16]
+BASE = 24
+
+
+def floats(kind: int, dim: int) -> Stored:
+    numbers = some_rows(40, dim).clip(-6e4, 6e4).astype(KINDS[kind])
+    stored = numbers.view(np.uint8)
+
+    def pool(data: Any, *given: Any) -> int:
+        return kernel.pool_floats(data, BASE, stored.shape[1], kind, *given)
+
+    return Stored(stored, numbers.astype(F32), stored.shape[1], pool)
+
+
+def codes(bits: int, scale_kind: int, bias_kind: int, codes_at: int, dim: int) -> Stored:
+    """Codes behind `codes_at` bytes of parameters, or in front of them."""
+    rng = np.random.default_rng(bits)
+    numbers = rng.integers(0, 1 << bits, (40, dim), np.uint8)
+    each = np.unpackbits(numbers[:, :, np.newaxis], axis=2, count=bits, bitorder="little").reshape(40, -1)
+    packed = np.packbits(each, axis=1, bitorder="little")
+    scales = (rng.standard_normal((40, 1)) / 9).astype(KINDS[scale_kind])
+    biases = rng.standard_normal((40, 1)).astype(KINDS[bias_kind if bias_kind >= 0 else 0])
+    wide, other = numbers.astype(F32), scales.astype(F32)
+    values = wide * other + biases.astype(F32) if bias_kind >= 0 else (2 * wide - F32((1 << bits) - 1)) * other
+    parameters = [scales.view(np.uint8)] + ([biases.view(np.uint8)] if bias_kind >= 0 else [])
+    stored = np.hstack([*parameters, packed] if codes_at else [packed, *parameters])
+    scale_at = 0 if codes_at else packed.shape[1]
+    places = (codes_at, scale_at, scale_at + scales.itemsize, scale_kind, bias_kind)
+
+    def pool(data: Any, *given: Any) -> int:
+        return kernel.pool_codes(data, BASE, stored.shape[1], bits, *places, *given)
+
+    return Stored(stored, values.astype(F32), stored.shape[1], pool)
+
+
+WAYS = {
+    "float16": lambda dim: floats(1, dim),
+    "bfloat16": lambda dim: floats(2, dim),
+    "8 bits": lambda dim: codes(8, 0, 0, 0, dim),
+    "4 bits": lambda dim: codes(4, 1, 1, 0, dim),
+    "2 bits, head": lambda dim: codes(2, 1, 1, 4, dim),
+    "5 bits, no bias": lambda dim: codes(5, 2, -1, 0, dim),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_stored_rows_as_a_plain_loop(way: str) -> None:
+    rng = np.random.default_rng(0)
+    places = rng.integers(0, 40, 70)
+    weights = rng.standard_normal(70).astype(F32)
+    marks = np.empty(0, np.uint8)
+    for dim in (3, 16, 20, 85) if INTERPRETED else (1, 3, 8, 15, 16, 20, 31, 50, 64, 70, 85, 128, 150):
+        stored = WAYS[way](dim)
+        # The last row ends where memory does.
+        data = np.append(np.full(BASE, 255, np.uint8), stored.data)
+        for mode, used in ((kernel.SUM, NO_WEIGHTS), (kernel.SUM, weights), (kernel.MEAN, NO_WEIGHTS), (2, NO_WEIGHTS)):
+            want = plain(stored.values[places], OFFSETS.tolist(), used, mode)
+            out = np.full(want.shape, 77, F32)
+            assert stored.pool(data, marks, 0, places, 40, OFFSETS, 70, used, mode, out) == -1
+            assert same(out, want)
+
+
+def test_rows_that_may_not_be_read() -> None:
+    stored = WAYS["8 bits"](20)
+    data = np.append(np.full(BASE, 255, np.uint8), stored.data)
+    out, one = np.empty((1, 20), F32), np.zeros(1, np.int64)
+    marks = np.ones(len(data) // 32 + 1, np.uint8)
+    for places, lost in (([0, 3], -1), ([0, 40], 1), ([-1, 0], 0), ([5, 0, -(2**63)], 2), ([0, 2**63 - 1], 1)):
+        found = stored.pool(data, marks, 5, np.array(places), 40, one, len(places), NO_WEIGHTS, kernel.SUM, out)
+        assert found == lost
+    # Row k has the bytes from 24 + 28 * k on: row 2 those from 80 to 107, of pieces 2 and 3.
+    for piece, lost in ((1, 1), (2, 0), (3, 0), (4, 3)):
+        marks[:] = 1
+        marks[piece] = 0
+        found = stored.pool(data, marks, 5, np.array([2, 1, 2, 4]), 40, one, 4, NO_WEIGHTS, kernel.SUM, out)
+        assert found == lost
 
 
 @examples(

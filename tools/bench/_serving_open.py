@@ -184,6 +184,8 @@ class Openings:
         return one
 
     def _prepare(self, path: Path) -> None:
+        # `in_turn` collects once a round, and leaves the processor's caches cold for the first of each round alone.
+        gc.collect()
         if self._dropped and not drop(path):
             self.stayed += 1
 

@@ -6,6 +6,7 @@
 open       from the call to the first answer, next to PyTorch and safetensors; the first batch of a hydration
 live       look-ups while a trainer appends and a follower applies, next to the same without; freshness; torn rows
 operators  embedding bags over the mapped table by PyTorch and FBGEMM, next to their own prepacked tensors
+pool       bags of rows pooled by cnrfmt, next to the fused operators of PyTorch and FBGEMM
 apply      taking in a delta, next to loading the whole again
 update     bringing a module of FBGEMM to a new version, next to making it anew
 processes  memory of many reader processes of one container, next to that of one
@@ -26,7 +27,7 @@ from tools.bench import training
 from tools.progress import run_program
 
 PARTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("open", "live", "operators", "apply", "update", "processes"), ("dir", "repeat")),
+    **dict.fromkeys(("open", "live", "operators", "pool", "apply", "update", "processes"), ("dir", "repeat")),
     "http": ("dir",),
 }
 """The parts, and which of the common options each has, beside ``--quick``."""
