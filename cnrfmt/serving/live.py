@@ -26,7 +26,7 @@ from cnrfmt.serving.hydrated_table import Progress
 from cnrfmt.serving.hydrating import Hydration, choices_of
 from cnrfmt.serving.keeper import Keeper
 from cnrfmt.serving.live_table import LiveTable
-from cnrfmt.serving.served import Next, Served, begin, goes_on, moved
+from cnrfmt.serving.served import Next, Served, begin, goes_on, moved, settled
 from cnrfmt.serving.snapshot import LiveStatus, Snapshot
 from cnrfmt.serving.watching import check_seconds
 from cnrfmt.storage.fs import Fs
@@ -132,11 +132,6 @@ class LiveTables(Mapping[str, LiveTable]):
         return self.snapshot().step
 
     @property
-    def is_pinned(self) -> bool:
-        """Whether a version was asked for, so that no newer one is taken in by itself."""
-        return self._pinned
-
-    @property
     def is_closed(self) -> threading.Event:
         """Set once it was closed."""
         return self._over
@@ -217,13 +212,23 @@ class LiveTables(Mapping[str, LiveTable]):
             self._check_open()
             if version is None and digest is None:
                 self._pinned = False
-                self._checkpoint.move_on()
-                view = self._checkpoint.view
-            else:
-                view = self._view_of(version, digest)
-            moved = self._advance(view)
-            self._pinned = version is not None or digest is not None
+                return self._go_on()
+            moved = self._advance(self._view_of(version, digest))
+            self._pinned = True
             return moved
+
+    def keep_up(self) -> bool:
+        """As `advance` to the newest version, but a version that was asked for stays; for whoever follows."""
+        with self._advancing, guarded(f"{self.path}, a newer version"):
+            self._check_open()
+            if self._pinned:
+                self._settle()
+                return False
+            return self._go_on()
+
+    def _go_on(self) -> bool:
+        self._checkpoint.move_on()
+        return self._advance(self._checkpoint.view)
 
     def _view_of(self, version: int | None, digest: str | None) -> View:
         """A version that can be opened, or that is held though it can't be opened any more."""
@@ -248,10 +253,10 @@ class LiveTables(Mapping[str, LiveTable]):
     def _advance(self, view: View) -> bool:
         before = self.snapshot().manifest
         if view.manifest.digest == before.digest:
+            self._settle()
             return False
         started = time.monotonic()
-        tables = self._tables.values()
-        self._generations.release({one.slots: one.base is None or one.base.is_complete for one in tables})
+        self._release()
         for hydration in self._hydrations:
             hydration.resume()
         found: list[Next] = []
@@ -262,12 +267,24 @@ class LiveTables(Mapping[str, LiveTable]):
                     found.append(self._moved(table, view.changed_since(table, before, view.budget()), view))
         except BaseException:
             for one in found:
-                one.served.slots.give_back(one.taken)
+                one.give_up()
             raise
         self._show(view, found)
         self._updates += 1
         self._applied_s = time.monotonic() - started
+        self._settle()
         return True
+
+    def _release(self) -> None:
+        """Takes back what nobody looks at any more."""
+        tables = self._tables.values()
+        self._generations.release({one.slots: one.base is None or one.base.is_complete for one in tables})
+
+    def _settle(self) -> None:
+        """Puts rows where they are quicker to look up, if nobody looks at what was there."""
+        self._release()
+        if found := settled(self._tables.values()):
+            self._show(self._held[-1].view, found)
 
     def _moved(self, table: Table, changes: Changes, view: View) -> Next:
         """What becomes of a table; one that begins anew is there whole before it is seen."""
@@ -322,7 +339,11 @@ class LiveTables(Mapping[str, LiveTable]):
         bases = [served.base for served in tables.values() if served.base is not None]
         self._hydrations = [one for one in self._hydrations if any(base in one.values() for base in bases)]
         # The switch, which look-ups see whole or not at all.
-        self._held.append(Snapshot(view, rows, lease))
+        snapshot = Snapshot(view, rows, lease)
+        if self._held and self._held[-1].view is view:
+            self._held[-1] = snapshot
+        else:
+            self._held.append(snapshot)
 
     def follow(
         self,

@@ -10,7 +10,7 @@ from cnrfmt.arrays import Array, Ids
 from cnrfmt.errors import MissingKeyError, UsageError
 from cnrfmt.format.schema import TableSchema
 from cnrfmt.inputs import as_ids
-from cnrfmt.pooling import Pooled, as_bags
+from cnrfmt.pooling import Pooled, as_bags, check_pooled
 from cnrfmt.serving.generations import Lease
 from cnrfmt.serving.hydrated_table import HydratedTable
 from cnrfmt.serving.positions import Positions, RangePositions
@@ -63,6 +63,11 @@ class LiveRows:
     def dtype(self) -> np.dtype[Any]:
         """The data type of rows."""
         return self._store.dtype
+
+    @property
+    def index(self) -> Positions:
+        """Where rows are; of a keyed table also those that were held once."""
+        return self._positions
 
     @property
     def map(self) -> Map | None:
@@ -130,11 +135,13 @@ class LiveRows:
         """
         from cnrfmt.kernels import pooling as kernel
 
-        bags = as_bags(f"table {self.name!r}", ids, offsets, weights, mode)
+        place = f"table {self.name!r}"
+        bags = as_bags(place, ids, offsets, weights, mode)
+        check_pooled(place, self.dtype)
         slots = self._slots(bags.ids)
         out = np.zeros((len(bags.offsets), self._store.shape[1]), np.float32)
         begins, factors, count = bags.offsets, bags.weights, len(slots)
-        if self.dtype == np.float32:
+        if self.dtype.name in kernel.KINDS:
             kernel.pool_slots(self._store, self._default, slots, begins, count, factors, bags.mode, out)
             return out
         bag, step = 0, max(1, _SCRATCH // max(1, self._default.nbytes))

@@ -19,6 +19,11 @@ class Positions(ABC):
     count: int
     """Positions that were given out."""
 
+    @property
+    @abstractmethod
+    def ids(self) -> range | Ids:
+        """Whose each position is."""
+
     @abstractmethod
     def of(self, ids: Ids) -> Ids:
         """The position of each row, -1 where it isn't held."""
@@ -33,6 +38,11 @@ class RangePositions(Positions):
 
     def __init__(self, first: int, count: int) -> None:
         self.first, self.count = first, count
+
+    @property
+    def ids(self) -> range:
+        """As `Positions.ids`."""
+        return range(self.first, self.first + self.count)
 
     def of(self, ids: Ids) -> Ids:
         """As `Positions.of`."""
@@ -61,7 +71,7 @@ class ListedPositions(Positions):
 
     @property
     def ids(self) -> Ids:
-        """Whose each position is."""
+        """As `Positions.ids`."""
         return self._ids
 
     def of(self, ids: Ids) -> Ids:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from cnrfmt import dtypes
-from cnrfmt.arrays import Ids
 from cnrfmt.errors import UsageError
 from cnrfmt.format.schema import WEIGHT, TableSchema
 from cnrfmt.memory import Budget
@@ -17,7 +16,7 @@ from cnrfmt.serving.generations import Lease
 from cnrfmt.serving.held_rows import Choice
 from cnrfmt.serving.hydrated_table import HydratedTable
 from cnrfmt.serving.hydrating import Hydration, hydrate
-from cnrfmt.serving.lazy_memory import lazy_empty
+from cnrfmt.serving.lazy_memory import fill_soon, lazy_empty
 from cnrfmt.serving.live_rows import LiveRows
 from cnrfmt.serving.positions import ListedPositions, Positions
 from cnrfmt.serving.slots import MOST_SLOTS, Move, Slots
@@ -63,6 +62,7 @@ class Served:
             return self
         living = np.flatnonzero(slots.map[: positions.count] >= 0).astype(np.int64, copy=False)
         store = lazy_empty((Slots.capacity(len(living)), *slots.store.shape[1:]), slots.store.dtype)
+        fill_soon(store[: len(living)])
         step = max(1, _AT_ONCE // max(1, slots.store[:1].nbytes))
         for start in range(0, len(living), step):
             some = living[start : start + step]
@@ -77,7 +77,11 @@ class Next:
 
     served: Served
     step: Move | None = None
-    taken: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def give_up(self) -> None:
+        """Gives back what was taken for a generation that doesn't come."""
+        if self.step is not None:
+            self.served.slots.give_back(self.step.slots)
 
 
 def begin(
@@ -149,15 +153,13 @@ def moved(served: Served, table: Table, changes: Changes, check_memory: Callable
     gone = positions.of(changes.deleted)
     gone = gone[gone >= 0]
     row_bytes = slots.store[:1].nbytes
-    check_memory(
-        max(0, len(ids) - slots.free) * row_bytes + 4 * positions.count,
-        f"table {table.name!r}, {len(ids)} changed rows",
-    )
-    if slots.room() < len(ids):
+    lacking = slots.lacking(places)
+    check_memory(lacking * row_bytes + 4 * positions.count, f"table {table.name!r}, {len(ids)} changed rows")
+    if slots.room < lacking:
         if served.base is not None:
             served.base.complete()
-        slots.grow(len(ids))
-    taken = slots.take(len(ids))
+        slots.grow(lacking)
+    taken = slots.take(places)
     try:
         at_once = max(1, _AT_ONCE // max(1, row_bytes))
         for start in range(0, len(ids), at_once):
@@ -168,4 +170,17 @@ def moved(served: Served, table: Table, changes: Changes, check_memory: Callable
         slots.give_back(taken)
         raise
     now = replace(served, schema=table.schema, positions=positions, rows=served.rows + step.rows)
-    return Next(now, step, taken)
+    return Next(now, step)
+
+
+def settled(tables: Iterable[Served]) -> list[Next]:
+    """The same rows in slots that are quicker to look up; nothing where there are none."""
+    found: list[Next] = []
+    try:
+        for served in tables:
+            found.append(Next(served, served.slots.settled()))
+    except MemoryError:
+        for one in found:
+            one.give_up()
+        return []
+    return found if any(one.step is not None and len(one.step.changed) for one in found) else []

@@ -54,4 +54,26 @@ def test_rows_of_a_range(seed: int, count: int, width: int, is_mapped: bool) -> 
         want.append(store[slot].tolist())
     else:
         assert lost == -1
-    assert out.reshape(count, width)[: len(want)].tolist() == want
+        assert out.reshape(count, width).tolist() == want
+
+
+def test_rows_of_a_range_beyond_what_is_done_at_once() -> None:
+    store = np.arange(200, dtype=np.uint8).reshape(50, 4)
+    slots, ids = (
+        np.arange(49, -1, -1, dtype=np.int32),
+        np.random.default_rng(3).integers(0, 50, 3 * lookup._AT_ONCE - 5),
+    )
+    out = np.zeros(4 * len(ids), np.uint8)
+    assert lookup.rows_of_range(store.reshape(-1), slots, True, ids, 0, 50, 4, out) == -1
+    assert (out.reshape(-1, 4) == store[49 - ids]).all()
+    ids[-1] = 50
+    assert lookup.rows_of_range(store.reshape(-1), slots, True, ids, 0, 50, 4, out) == len(ids) - 1
+
+
+def test_rows_come_to_other_slots() -> None:
+    store = np.arange(90, dtype=np.uint8).reshape(30, 3)
+    slots, to = np.arange(5, 30), np.r_[np.arange(4), 4]
+    want = store.copy()
+    want[to] = store[slots[:5]]
+    lookup.copy_rows(store.reshape(-1), slots[:5], to, 3)
+    assert (store == want).all()

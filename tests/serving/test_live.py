@@ -104,6 +104,41 @@ def test_two_versions_are_held_and_the_older_one_comes_back(tmp_path: Path) -> N
         assert live.version == 3
 
 
+def test_rows_come_back_to_where_no_map_is_needed(tmp_path: Path) -> None:
+    path = chain(tmp_path / "run", deltas=0)
+    with LiveTables(path, hold=2) as live:
+        live.wait()
+
+        def changes(number: int) -> None:
+            cnrfmt.append(path, {"dense": Rows([number, 9], np.full((2, 8), number, F32))}, fs=QUICK)
+            assert live.advance()
+            assert live.snapshot()["dense"].map is not None
+
+        for number in range(3):
+            changes(number)
+            assert not live.advance()
+            # What the one before has is looked at.
+            assert live.snapshot()["dense"].map is not None
+            for version in live.versions:
+                check(live.snapshot(version), path, version)
+        held, before = [live.snapshot()], live.snapshot(2)
+        cnrfmt.append(path, {"keyed": Rows([1], np.ones((1, 8), F32))}, fs=QUICK)
+        assert live.advance()
+        changed = cnrfmt.append(path, {"keyed": Rows([2], np.ones((1, 8), F32))}, fs=QUICK)
+        assert live.advance()
+        assert live.snapshot()["dense"].map is not None
+        check(before, path, 2)
+        del before
+        # Nobody has a version any more that has other rows of this table.
+        assert not live.advance()
+        assert live.snapshot()["dense"].map is None
+        assert (live.versions, live.status().updates) == ((changed - 1, changed), 5)
+        for version in live.versions:
+            check(live.snapshot(version), path, version)
+        for snapshot in held:
+            check(snapshot, path, snapshot.version)
+
+
 def test_tables_that_come_go_and_begin_anew(tmp_path: Path) -> None:
     path = tmp_path / "run"
     cnrfmt.save(path, {"a": np.zeros((4, 2), F32), "b": np.ones((3, 2), F32)}, fs=QUICK)

@@ -1,15 +1,18 @@
 """Look-ups while a trainer appends every second and a follower applies, next to the same without; freshness; torn rows.
 
     python -m tools.bench._serving_live [--dir DIR] [--rows 1000000] [--dim 64] [--share 0.01] [--every 1]
-        [--seconds 5] [--repeat 5] [--threads 1] [--quick]
+        [--seconds 5] [--repeat 5] [--threads 1] [--hold 1] [--quick]
 
 Rows are raw float32 and carry the version that wrote them in every element. A trainer, a process of its own, appends
 some of the rows, those that Zipf's law touches, and `LiveTables` follow it; batches of 4096 ids, drawn by the same law,
 are looked up by threads of this process, into memory that is there. In turn, for so many seconds each:
 
 still     tables that never took in a version, while the trainer waits: what the others are held against
-paused    tables that follow, while the trainer waits: what the way through a map costs
+paused    tables that follow, while the trainer waits
 updates   the same, while it appends
+
+With `--hold 2` the version before is kept, so that the rows that changed last can't come back to their own slots, and
+all are found by a map: `paused` is what that costs.
 
 Time is that of look-ups alone: between them, each fourth batch is looked at for rows that aren't of one version in all
 their elements, or newer than the version that was asked; and of each 64th the rows are kept, and later held against
@@ -188,10 +191,10 @@ def zipf_batches(rows: int) -> Any:
 class Serving:
     """Tables that never move on, and tables that follow, of one container with a trainer."""
 
-    def __init__(self, path: Path, sizes: Sizes, versions: int, threads: int) -> None:
+    def __init__(self, path: Path, sizes: Sizes, versions: int, threads: int, hold: int) -> None:
         cnrfmt.save(path, {"table": np.zeros((sizes.rows, sizes.dim), np.float32)}, step=0)
         self.batches, self._threads = zipf_batches(sizes.rows), threads
-        self._still, self._live = cnrfmt.LiveTables(path, version=0), cnrfmt.LiveTables(path)
+        self._still, self._live = cnrfmt.LiveTables(path, version=0), cnrfmt.LiveTables(path, hold=hold)
         self.seen: dict[int, float] = {}
         for tables in (self._still, self._live):
             tables.wait()
@@ -255,7 +258,7 @@ class Serving:
             tables.close()
 
 
-def figures(folder: Path, sizes: Sizes, seconds: float, repeat: int, threads: int) -> list[Figure]:
+def figures(folder: Path, sizes: Sizes, seconds: float, repeat: int, threads: int, hold: int) -> list[Figure]:
     """All figures; ends the program where a row was wrong."""
     # The first round isn't counted: its deltas make the maps, and the memory for rows that move.
     rounds = repeat + 1
@@ -263,7 +266,7 @@ def figures(folder: Path, sizes: Sizes, seconds: float, repeat: int, threads: in
     if versions > _MOST_VERSIONS:
         raise SystemExit(f"{versions} versions are more than a chain may have: fewer --seconds or --repeat")
     say("live: making the container")
-    serving = Serving(folder / "model", sizes, versions, threads)
+    serving = Serving(folder / "model", sizes, versions, threads, hold)
     say(f"live: {rounds} rounds of {3 * seconds:g} s")
     try:
         means = in_turn(rounds, {way: serving.measured(way, seconds) for way in serving.looked})
@@ -328,6 +331,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=float, help="seconds from one delta to the next (1)")
     parser.add_argument("--seconds", type=float, help="of each way, in each round (5)")
     parser.add_argument("--threads", type=int, default=1, help="threads that look up: %(default)s")
+    parser.add_argument("--hold", type=int, default=1, help="versions that are held: %(default)s")
     parser.add_argument("--repeat", type=int, help="rounds, beside one that isn't counted (5; with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="a small table: tries the benchmark, measures nothing")
     given = parser.parse_args(argv)
@@ -340,10 +344,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="cnrfmt-live-", dir=given.dir) as folder:
         print(
-            f"{rows:,} rows of {given.dim} float32; a delta of {sizes.changed:,} rows every {every:g} s; "
+            f"{rows:,} rows of {given.dim} float32; a delta of {sizes.changed:,} rows every {every:g} s, "
+            f"{given.hold} versions held; "
             f"{given.threads} threads look up batches of {_BATCH}; trainer, follower and look-ups share {cores} cores"
         )
-        print(table_of(figures(Path(folder), sizes, seconds, given.repeat, given.threads)))
+        print(table_of(figures(Path(folder), sizes, seconds, given.repeat, given.threads, given.hold)))
     return 0
 
 
