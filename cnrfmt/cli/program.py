@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -131,7 +132,12 @@ def _fail(words: list[str], message: str, code: int, error: Exception | None = N
     except OSError:
         _discard_output()
     if "--json" in words:
-        output.write_json({"error": _error_json(message, code, error)}, sys.stderr)
+        found = {"error": _error_json(message, code, error)}
+        if next((word for word in words if not word.startswith("-")), None) == "serve":
+            # A line, as all else that whoever collects its log finds there.
+            output.write(json.dumps({"event": "failed", **found}, allow_nan=False), sys.stderr)
+        else:
+            output.write_json(found, sys.stderr)
     else:
         output.write(f"cnrfmt: {output.clean(message)}", sys.stderr)
     return code

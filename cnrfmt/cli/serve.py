@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from cnrfmt.cli import exits, output
 from cnrfmt.cli.options import Verbs, add_path, add_threads, add_verb, naming_options
-from cnrfmt.errors import CnrError, UsageError
+from cnrfmt.errors import UsageError
 
 if TYPE_CHECKING:
     from cnrfmt.serving.http.wire import Limits
@@ -35,9 +35,9 @@ def add(verbs: Verbs) -> None:
         "Serves look-ups over HTTP, and follows the trainer.",
         """POST /lookup gives rows, POST /pool sums, means or maxima of them, in JSON or in a binary form;
         GET /health, /tables, /status and /metrics (for Prometheus) say how it stands, and GET / is a page that shows
-        it. It answers at once, and takes in each new version as it is committed; no request sees two versions. Only
-        this machine reaches it unless --host says otherwise. SIGTERM or Ctrl-C ends it, with the requests that are
-        under way answered. It needs the extra `serve`: pip install 'cnrfmt[serve]'.""",
+        it. It answers before all rows are decoded, and takes in each new version as it is committed; no request sees
+        two versions. Only this machine reaches it unless --host says otherwise. SIGTERM or Ctrl-C ends it, with the
+        requests that are under way answered. It needs the extra `serve`: pip install 'cnrfmt[serve]'.""",
         """
         cnrfmt serve run7
         cnrfmt serve run7 --tables 'user*' item --port 0 --max-age 600
@@ -74,6 +74,9 @@ def add(verbs: Verbs) -> None:
         "--poll", type=float, default=0.1, metavar="SECONDS", help="between looks for a version (else %(default)s)"
     )
     parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="for a container that isn't there yet (else not)"
+    )
+    parser.add_argument(
         "--max-age", type=float, metavar="SECONDS", help="a version older than this is warned of and unhealthy"
     )
     parser.add_argument("--max-bytes", type=int, metavar="N", help="memory that tables may take (else any)")
@@ -92,21 +95,6 @@ def add(verbs: Verbs) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        return _serve(args)
-    except BrokenPipeError:
-        raise
-    except (CnrError, OSError, MemoryError) as error:
-        if not args.json:
-            raise
-        # A line, as all else that whoever collects logs finds here.
-        code = exits.code_of(error)
-        facts = {"kind": type(error).__name__, "exit_code": code}
-        output.write(json.dumps({"event": "failed", "error": {"message": str(error), **facts}}), sys.stderr)
-        return code
-
-
-def _serve(args: argparse.Namespace) -> int:
-    try:
         from cnrfmt.serving.http import server, wire
     except ImportError as error:
         raise UsageError(
@@ -119,14 +107,20 @@ def _serve(args: argparse.Namespace) -> int:
     for option, value in (("--poll", args.poll), ("--max-age", args.max_age)):
         if value is not None and not 0 < value < float("inf"):
             raise UsageError(f"{option} is a number of seconds above 0, found {value}")
+    if not 0 <= args.wait < float("inf"):
+        raise UsageError(f"--wait is a number of seconds from 0 on, found {args.wait}")
     if args.shard_by is not None and args.shard is None:
         raise UsageError("--shard-by says how --shard divides rows: give --shard, too")
     if args.max_connections < 1:
         raise UsageError(f"--max-connections is at least 1, found {args.max_connections}")
     if args.hold < 1:
         raise UsageError(f"--hold is how many versions are held, at least 1, found {args.hold}")
-    with closing(server.listen(args.host, args.port)) as sock, naming_options():
-        live = LiveTables(
+    settings = server.Settings(
+        token, limits, args.poll, args.max_age, args.shard, args.shard_by, args.max_connections, args.wait
+    )
+
+    def begin() -> LiveTables:
+        return LiveTables(
             args.path,
             args.tables,
             shard=args.shard,
@@ -136,10 +130,9 @@ def _serve(args: argparse.Namespace) -> int:
             max_bytes=args.max_bytes,
             threads=args.threads,
         )
-        settings = server.Settings(
-            token, limits, args.poll, args.max_age, args.shard, args.shard_by, args.max_connections
-        )
-        server.serve(live, sock, settings, _Log(as_json=args.json))
+
+    with closing(server.listen(args.host, args.port)) as sock, naming_options():
+        server.serve(begin, sock, settings, _Log(as_json=args.json))
     return exits.SOUND
 
 
@@ -209,10 +202,15 @@ def _takes(stream: TextIO) -> bool:
 
 
 def _text(event: str, facts: dict[str, Any]) -> str:
-    text = {"serving": _serving, "update": _update, "warning": _warning, "ended": _ended}[event](facts)
+    said = {"waiting": _waiting, "serving": _serving, "update": _update, "warning": _warning, "ended": _ended}
+    text = said[event](facts)
     lost = f" ({output.plural(facts['lines_lost'], 'line')} lost before it)" if "lines_lost" in facts else ""
     lines = [text + lost, *facts.get("traceback", "").splitlines()]
     return "\n".join(map(output.clean, lines))
+
+
+def _waiting(facts: dict[str, Any]) -> str:
+    return f"waiting for up to {facts['seconds']:g} s, at {facts['url']}: {facts['reason']}"
 
 
 def _version(facts: dict[str, Any]) -> str:
@@ -235,4 +233,4 @@ def _warning(facts: dict[str, Any]) -> str:
 
 
 def _ended(facts: dict[str, Any]) -> str:
-    return f"ended at {_version(facts)}"
+    return "ended before there was a version" if facts["version"] is None else f"ended at {_version(facts)}"

@@ -42,6 +42,7 @@ _ROWS, _QUICK_ROWS, _DIM = 1_000_000, 20_000, 64
 _MARKS = 256
 _SHARE = 0.01
 _EVERY_S = 0.5
+_CROWD, _CROWD_S = 200, 3.0
 _PAUSE_S = 0.02
 """Between requests of the client that looks whether answers are whole: it mustn't be the load."""
 _SEED = 7
@@ -205,15 +206,18 @@ def measure(folder: Path, given: argparse.Namespace) -> int:
     load = by_wrk if shutil.which("wrk") else by_python
     # The load has no token.
     os.environ.pop("CNRFMT_SERVE_TOKEN", None)
+    begin = time.perf_counter()
     with program("cnrfmt", "serve", str(path), "--port", "0", "--json", stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         url = json.loads(server.stdout.readline())["url"]
+        begun_s = time.perf_counter() - begin
         # A pipe that nobody reads would hold it up.
         threading.Thread(target=server.stdout.read, daemon=True).start()
         found = _under_load(url, path, kinds(rows), load, given)
         server.send_signal(signal.SIGTERM)
         ended = server.wait()
     print(found.text)
+    print(f"server ready within {begun_s:.1f} s")
     print(f"server ended with exit code {ended}; load by {'wrk' if load is by_wrk else 'Python'}")
     return 1 if found.faults or ended else 0
 
@@ -231,10 +235,12 @@ def _under_load(url: str, path: Path, asked: list[Kind], load: Any, given: argpa
 
     quiet: dict[str, Load] = {}
     busy: dict[str, list[Load]] = {kind.name: [] for kind in asked}
+    say(f"serve: {_CROWD} clients from the first second on")
+    crowd: Load = load(url, asked[0], _CROWD, _CROWD_S)
+    while httpx.get(f"{url}/health", timeout=60).json()["status"] != "ok":
+        time.sleep(_PAUSE_S)
     for kind in asked:
         say(f"serve: {kind.name}, no trainer")
-        # The first answers wait for kernels and rows.
-        load(url, kind, given.connections, 1)
         quiet[kind.name] = load(url, kind, given.connections, given.seconds)
     killed = 0
     with Watcher(url) as watcher:
@@ -252,11 +258,14 @@ def _under_load(url: str, path: Path, asked: list[Kind], load: Any, given: argpa
         finally:
             trainer.kill()
             trainer.wait()
-    runs = [*quiet.values(), *(one for some in busy.values() for one in some)]
+    runs = [crowd, *quiet.values(), *(one for some in busy.values() for one in some)]
     requests, failed = sum(one.requests for one in runs), sum(one.failed for one in runs)
     figures = [figure for name, some in busy.items() if some for figure in _figures(name, quiet[name], some)]
     text = (
-        f"{table_of(figures)}\n\n{requests + watcher.asked} requests, {failed + watcher.failed} failed; "
+        f"{table_of(figures)}\n\n"
+        f"{_CROWD} clients from the first second on: {crowd.requests / crowd.seconds:.0f} requests/s, "
+        f"p50 {1e3 * crowd.p50:.0f} ms, p99 {1e3 * crowd.p99:.0f} ms\n"
+        f"{requests + watcher.asked} requests, {failed + watcher.failed} failed; "
         f"{watcher.asked} looked at, of {len(watcher.versions)} versions, {watcher.torn} not whole; "
         f"{switched} switches, trainer killed {killed} times"
     )

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
-from base64 import b64encode
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from hashlib import sha256
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,16 +16,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from cnrfmt.errors import CnrError, MissingKeyError, UsageError
+from cnrfmt.errors import CnrError
 from cnrfmt.format.manifest import Manifest
 from cnrfmt.serving.held_rows import ShardBy
 from cnrfmt.serving.http import metrics, wire
-from cnrfmt.serving.http.refusals import broken, failed, gone, json_answer, not_here, refusal
+from cnrfmt.serving.http.answering import held, rows_for, table_of
+from cnrfmt.serving.http.guard import Guard
+from cnrfmt.serving.http.metrics import Connections
+from cnrfmt.serving.http.page import page
+from cnrfmt.serving.http.refusals import broken, failed, gone, json_answer, not_here
 from cnrfmt.serving.http.wire import JSON, ROWS, Call, Form, Limits, RequestError
 from cnrfmt.serving.live import LiveTables
-from cnrfmt.serving.live_rows import LiveRows
 from cnrfmt.serving.snapshot import Snapshot
 
 _FAILING_S = 30.0
@@ -40,9 +39,6 @@ _PARSED_INLINE = 16 << 10
 _INLINE = {JSON: 1 << 10, ROWS: 1 << 16}
 """Bytes of a body, and values of an answer, that take a millisecond at the most, and are worked on at once: to hand
 them to a thread takes 0.1 ms more, of which look-ups in the binary form take less than that."""
-_PAGE = (files("cnrfmt.serving.http") / "page.html").read_text("utf-8")
-_OPEN = ("/", "/health")
-"""What needs no token: the page knows nothing by itself, and those who look after health seldom have one."""
 
 
 class _Taken(NamedTuple):
@@ -78,6 +74,8 @@ class Service:
         What `live` holds, to be told.
     threads
         How many large requests are worked on at a time.
+    connections
+        Gives how many connections are open, and were refused, where somebody counts them.
     """
 
     def __init__(
@@ -93,6 +91,7 @@ class Service:
         shard: tuple[int, int] | None = None,
         shard_by: ShardBy | None = None,
         threads: int = 2,
+        connections: Callable[[], Connections] | None = None,
     ) -> None:
         self.live = live
         self._limits, self._max_age, self._failing_s = limits or Limits(), max_age, failing_s
@@ -101,7 +100,6 @@ class Service:
         self._taken: deque[_Taken] = deque(maxlen=_KEPT)
         self._before = live.snapshot().manifest
         self._is_hydrated = False
-        self._warm: set[bool] = set()
         self._pool = ThreadPoolExecutor(threads, "cnrfmt request")
         routes = [
             Route("/", _page, methods=["GET"]),
@@ -115,9 +113,11 @@ class Service:
         handlers: dict[Any, Any] = {
             CnrError: failed, HTTPException: not_here, ClientDisconnect: gone, Exception: broken
         }  # fmt: skip
-        app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
-        self.metrics = metrics.Metrics([route.path for route in routes], live.status)
-        guarded = _Guard(app, None if token is None else token.encode(), hosts)
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        # Who is sent elsewhere may not post again.
+        app.router.redirect_slashes = False
+        self.metrics = metrics.Metrics([route.path for route in routes], live.status, connections)
+        guarded = Guard(app, token, hosts)
         self.application: ASGIApp = metrics.Measured(guarded, self.metrics)
 
     def took(self, snapshot: Snapshot) -> dict[str, Any]:
@@ -160,20 +160,15 @@ class Service:
             call = read() if len(body) <= _PARSED_INLINE else await run(self._pool, read)
             # One version for all that the request does.
             snapshot = self.live.snapshot(call.version)
-            rows = _table(snapshot, call.table)
-            if pooled:
-                _check_pooled(rows)
+            rows = table_of(snapshot, call.table)
             values = call.rows * rows.shape[1]
             self._check_answer(values, rows.dtype if call.mode is None else np.dtype(np.float32), wanted)
 
             def answer() -> bytes:
-                return wire.answer(snapshot.version, _rows(rows, call), wanted)
+                return wire.answer(snapshot.version, rows_for(rows, call), wanted)
 
             few = values <= _INLINE[wanted] and len(call.ids) <= _INLINE[JSON]
-            # What is asked first has its kernels loaded, or even compiled.
-            inline = few and pooled in self._warm and self._all_there()
-            content = answer() if inline else await run(self._pool, answer)
-            self._warm.add(pooled)
+            content = answer() if few and self._all_there() else await run(self._pool, answer)
             return Response(content, media_type=wanted)
 
         return answering
@@ -185,7 +180,7 @@ class Service:
             self._is_hydrated = done == total
         return self._is_hydrated
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request) -> bytearray:
         limit = self._limits.request_bytes
         message, advice = f"the body has more than the {limit} bytes that are allowed", "send several requests"
         declared = request.headers.get("content-length")
@@ -202,7 +197,8 @@ class Service:
         except TimeoutError:
             late = f"the body didn't come within {self._body_s:g} s: {size} bytes did"
             raise RequestError(408, late, "send it at once, or in several requests") from None
-        return b"".join(parts)
+        # Arrays of what may be written to need no kernels of their own.
+        return bytearray().join(parts)
 
     def _check_answer(self, values: int, dtype: np.dtype[Any], form: Form) -> None:
         each = wire.JSON_VALUE if form == JSON else wire.elements_of(dtype).itemsize
@@ -226,19 +222,11 @@ class Service:
                 "keyed": rows.keyed,
                 "bytes": len(rows) * rows.shape[1] * rows.dtype.itemsize,
                 "changed_rows": changed.get(rows.name),
-                "held": self._held(rows),
+                "held": held(rows, self._shard, self._shard_by),
             }
             for rows in snapshot.values()
         ]
         return json_answer(200, {"version": snapshot.version, "step": snapshot.step, "tables": tables})
-
-    def _held(self, rows: LiveRows) -> dict[str, Any] | None:
-        """Which rows of a table are held; None where all are."""
-        if self._shard is None:
-            return None
-        by = "range" if self._shard_by == "range" and not rows.keyed else "hash"
-        number, count = self._shard
-        return {"rows": len(rows), "of_rows": rows.schema.rows, "shard": f"{number}/{count}", "by": by}
 
     async def _health(self, request: Request) -> Response:
         reason = await asyncio.get_running_loop().run_in_executor(self._pool, self.unhealthy)
@@ -287,37 +275,6 @@ class Service:
         return Response(self.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
 
-class _Guard:
-    """Lets only those ask who may."""
-
-    def __init__(self, app: ASGIApp, token: bytes | None, hosts: Collection[str] | None) -> None:
-        self._app, self._token = app, token
-        self._hosts = None if hosts is None else frozenset(hosts)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or refuses it."""
-        heads: dict[bytes, bytes] = dict(scope["headers"])
-        host = heads.get(b"host", b"").decode("latin-1")
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        scope["cnrfmt.trusted"] = self._has_token(heads.get(b"authorization", b""))
-        refused: Response | None = None
-        # A page of the web may have its own name lead here, and ask as if it were at home.
-        if self._hosts is not None and name not in self._hosts:
-            names = ", ".join(sorted(self._hosts))
-            refused = refusal(421, f"this server isn't {host!r}", f"ask it as {names}, or start it with a token")
-        elif not scope["cnrfmt.trusted"] and scope["path"] not in _OPEN:
-            advice = "send Authorization: Bearer and the token that the server was started with"
-            refused = refusal(401, "the token is missing or wrong", advice, {"WWW-Authenticate": "Bearer"})
-        await (self._app if refused is None else refused)(scope, receive, send)
-
-    def _has_token(self, authorization: bytes) -> bool:
-        if self._token is None:
-            return True
-        scheme, _, given = authorization.partition(b" ")
-        # However long the right beginning of a wrong one is, this takes the same time.
-        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
-
-
 def _forms(request: Request) -> tuple[Form, Form]:
     """What a body is sent as, and what the answer is to be."""
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -334,31 +291,6 @@ def _forms(request: Request) -> tuple[Form, Form]:
     return form, named[0] if len(named) == 1 else form
 
 
-def _table(snapshot: Snapshot, name: str) -> LiveRows:
-    try:
-        return snapshot[name]
-    except MissingKeyError as error:
-        raise RequestError(404, str(error), "GET /tables lists them") from None
-
-
-def _check_pooled(rows: LiveRows) -> None:
-    """That float32, in which bags come, holds the values: one that was rounded is a wrong value nobody notices."""
-    if rows.dtype.kind in "iu" and rows.dtype.itemsize > 2:
-        message = f"table {rows.name!r} is {rows.dtype}, whose values float32, in which bags come, can't all hold"
-        raise RequestError(422, message, "look its rows up, and add them up where they are exact")
-
-
-def _rows(rows: LiveRows, call: Call) -> Any:
-    try:
-        if call.offsets is None:
-            return rows.lookup(call.ids)
-        return rows.pool(call.ids, call.offsets, weights=call.weights, mode=call.mode or "sum")
-    except MissingKeyError as error:
-        raise RequestError(422, str(error), "ask for rows that this server holds: GET /tables lists them") from None
-    except UsageError as error:
-        raise RequestError(422, str(error), "mend the request; the documentation has examples") from None
-
-
 def _changed(before: Manifest, snapshot: Snapshot) -> dict[str, int] | None:
     """How many rows of each table that is served were changed since a version."""
     try:
@@ -370,16 +302,4 @@ def _changed(before: Manifest, snapshot: Snapshot) -> dict[str, int] | None:
 
 
 async def _page(request: Request) -> Response:
-    return Response(_PAGE, media_type="text/html", headers={"Content-Security-Policy": _POLICY})
-
-
-def _hash_of(element: str) -> str:
-    """The digest by which a browser knows the one script, or style, that the page has."""
-    inner = _PAGE.split(f"<{element}>")[1].split(f"</{element}>")[0]
-    return f"'sha256-{b64encode(sha256(inner.encode()).digest()).decode()}'"
-
-
-_POLICY = (
-    f"default-src 'none'; script-src {_hash_of('script')}; style-src {_hash_of('style')}; img-src data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+    return page()

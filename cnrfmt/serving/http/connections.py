@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -12,17 +13,34 @@ import time
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from cnrfmt.serving.http.metrics import Connections
 
 _AT_ONCE = 100
 """Connections that are refused before others have their turn."""
 _SCARCE_S = 0.01
+_BEGINS, _GOES_ON = b"HTTP/1.1 ", b"HTTP/1.1 1"
+"""How the head of an answer begins; those of 100 to 199 are waited for before anything follows."""
+_JOINED = 1 << 16
+"""Bytes that are copied rather than written by themselves."""
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_FULL = json.dumps({"error": "as many connections are open as are allowed", "what to do": "ask again in a while"})
-_REFUSAL = (
-    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
-    f"content-length: {len(_FULL)}\r\n\r\n{_FULL}"
-).encode()
+
+
+def _refusal(status: str, message: str, advice: str, *headers: str) -> bytes:
+    body = json.dumps({"error": message, "what to do": advice})
+    lines = (f"HTTP/1.1 {status}", "content-type: application/json", *headers, "connection: close")
+    return "\r\n".join([*lines, f"content-length: {len(body)}", "", body]).encode()
+
+
+_FULL = _refusal(
+    "503 Service Unavailable", "as many connections are open as are allowed", "ask again in a while", "retry-after: 1"
+)
+_NO_REQUEST = _refusal(
+    "400 Bad Request", "what came is no request of HTTP/1.1", "mend its head, or how its body is sent"
+)
 
 
 def raise_descriptors() -> int:
@@ -60,6 +78,10 @@ class Listener(socket.socket):
         super().__init__(*words, **named)
         self._open: WeakSet[_Connection] = WeakSet()
 
+    def counts(self) -> Connections:
+        """How many there are."""
+        return Connections(len(self._open), self.most, self.refused)
+
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection that may stay."""
         for _ in range(_AT_ONCE):
@@ -93,10 +115,54 @@ class _Connection(socket.socket):
 def _refuse(connection: socket.socket) -> None:
     connection.setblocking(False)
     with contextlib.suppress(OSError), connection:
-        connection.send(_REFUSAL)
+        connection.send(_FULL)
         # With something left to read, closing it would take the answer back.
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1 << 16)
+
+
+class Protocol(H11Protocol):
+    """Sends the head of an answer together with what follows: each call of the system takes longer than a look-up."""
+
+    def connection_made(self, transport: Any) -> None:
+        """A connection begins."""
+        super().connection_made(_Joining(transport))  # type: ignore[arg-type]
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no HTTP, as all else is refused, and closes."""
+        # Where an answer is under way already, another one would be taken for a part of it.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(_NO_REQUEST)
+        self.transport.close()
+
+
+class _Joining:
+    """A transport that keeps what begins an answer until more is written, or it is closed."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._kept = transport, b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Writes, or keeps until the next call."""
+        if self._kept:
+            kept, self._kept = self._kept, b""
+            if len(data) > _JOINED:
+                self._transport.write(kept)
+            else:
+                data = kept + data
+        elif data.startswith(_BEGINS) and not data.startswith(_GOES_ON):
+            self._kept = data
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Writes what was kept, and closes."""
+        if self._kept:
+            self.write(b"")
+        self._transport.close()
 
 
 class Server(uvicorn.Server):

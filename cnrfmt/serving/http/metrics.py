@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,10 +24,23 @@ _OTHER = "other"
 """What requests for addresses that aren't there are counted under: whoever asks mustn't choose the labels."""
 
 
+class Connections(NamedTuple):
+    """How many connections are open, may be, and were refused as so many were."""
+
+    open: int
+    most: int
+    refused: int
+
+
 class Metrics:
     """Counts of requests, and how the server stands when it is asked."""
 
-    def __init__(self, routes: Collection[str], status: Callable[[], LiveStatus]) -> None:
+    def __init__(
+        self,
+        routes: Collection[str],
+        status: Callable[[], LiveStatus],
+        connections: Callable[[], Connections] | None = None,
+    ) -> None:
         self.registry = CollectorRegistry()
         self._routes = frozenset(routes)
         self._requests = Counter(
@@ -44,7 +58,7 @@ class Metrics:
         )
         self._counters: dict[tuple[str, int], Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        self.registry.register(_Standing(status))
+        self.registry.register(_Standing(status, connections))
         ProcessCollector(registry=self.registry)
 
     def count(self, path: str, status: int, seconds: float) -> None:
@@ -101,8 +115,8 @@ class Measured:
 class _Standing(Collector):
     """How the server stands."""
 
-    def __init__(self, status: Callable[[], LiveStatus]) -> None:
-        self._status = status
+    def __init__(self, status: Callable[[], LiveStatus], connections: Callable[[], Connections] | None) -> None:
+        self._status, self._connections = status, connections
 
     def collect(self) -> Iterator[Metric]:
         """As it is now."""
@@ -122,6 +136,13 @@ class _Standing(Collector):
         yield GaugeMetricFamily("cnrfmt_rows_to_hydrate", "Rows of the first version.", status.hydrated.of_rows)
         failing = 0 if status.error is None else 1
         yield GaugeMetricFamily("cnrfmt_following_fails", "1 where a newer version can't be taken in.", failing)
+        if self._connections is not None:
+            found = self._connections()
+            yield GaugeMetricFamily("cnrfmt_connections", "Connections that are open.", found.open)
+            yield GaugeMetricFamily("cnrfmt_connections_allowed", "Connections that may be open.", found.most)
+            yield CounterMetricFamily(
+                "cnrfmt_connections_refused", "Connections that were refused, as so many were open.", found.refused
+            )
 
     def describe(self) -> Iterator[Metric]:
         """Nothing beforehand."""

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,9 @@ from prometheus_client import disable_created_metrics
 from cnrfmt.errors import UsageError
 from cnrfmt.serving.held_rows import ShardBy
 from cnrfmt.serving.http.app import Service
-from cnrfmt.serving.http.connections import Listener, Server, raise_descriptors
+from cnrfmt.serving.http.connections import Listener, Protocol, Server, raise_descriptors
+from cnrfmt.serving.http.starting import Door, wait_for
+from cnrfmt.serving.http.warming import warm
 from cnrfmt.serving.http.wire import Limits
 from cnrfmt.serving.live import LiveTables
 from cnrfmt.serving.snapshot import LiveStatus, Snapshot
@@ -46,6 +49,8 @@ class Settings:
     shard: tuple[int, int] | None = None
     shard_by: ShardBy | None = None
     max_connections: int = 1000
+    wait_s: float = 0.0
+    """How long a container may be waited for that isn't there yet."""
     patience_s: float = 30.0
     """How long a request may take to come."""
     grace_s: int = 9
@@ -79,22 +84,14 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(live: LiveTables, sock: Listener, settings: Settings, tell: Tell) -> None:
-    """Serves until SIGTERM or SIGINT, and then answers what is under way. For a program's main thread."""
+def serve(begin: Callable[[], LiveTables], sock: Listener, settings: Settings, tell: Tell) -> None:
+    """Serves until SIGTERM or SIGINT, and then answers what is under way. For a program's main thread.
+
+    It listens at once. `begin` opens the tables, in a thread of its own; what it raises, this raises.
+    """
     # A series more for each one, of when it began.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     local = is_local(sock)
-    service = Service(
-        live,
-        limits=settings.limits,
-        token=settings.token,
-        hosts=_LOCAL if local and settings.token is None else None,
-        max_age=settings.max_age,
-        body_s=settings.patience_s,
-        shard=settings.shard,
-        shard_by=settings.shard_by,
-        threads=max(2, os.cpu_count() or 1),
-    )
     if not local and settings.token is None:
         tell("warning", {"warning": f"everybody who reaches {url_of(sock)} can read these tables; give --token-file"})
     # A quarter of the descriptors stays for segments, of which a version may have many.
@@ -102,11 +99,12 @@ def serve(live: LiveTables, sock: Listener, settings: Settings, tell: Tell) -> N
     if sock.most < settings.max_connections:
         few = f"only {sock.most} connections are let in at a time, for lack of descriptors; raise `ulimit -n`"
         tell("warning", {"warning": few})
+    door = Door(settings.token, _LOCAL if local and settings.token is None else None)
     config = uvicorn.Config(
-        service.application,
+        door,
         # Others, where they are installed, accept connections by themselves.
         loop="asyncio",
-        http="h11",
+        http=Protocol,
         log_config=None,
         log_level="error",
         access_log=False,
@@ -117,29 +115,101 @@ def serve(live: LiveTables, sock: Listener, settings: Settings, tell: Tell) -> N
         timeout_graceful_shutdown=settings.grace_s,
     )
     server = _Server(config, settings.patience_s, sock, tell)
+    opening = _Opening(begin, door, server, sock, settings, tell)
+    with _ending(server), _logging(tell), opening:
+        server.run(sockets=[sock])
+    opening.raise_error()
+    tell("ended", {"version": opening.version})
 
-    def took(snapshot: Snapshot) -> None:
-        facts = service.took(snapshot)
-        # That nobody reads the log any more doesn't end following.
-        with contextlib.suppress(OSError):
-            tell("update", facts)
 
-    def aged(status: LiveStatus) -> None:
-        text = f"version {status.version} was committed {status.age_s:.3g} s ago, and nothing newer is there"
-        with contextlib.suppress(OSError):
-            tell("warning", {"warning": text})
+class _Opening:
+    """Opens the tables while the server answers already that nothing is there yet; at its end it closes them."""
 
-    try:
-        with _ending(server), _logging(tell):
-            facts = {"path": live.path, "version": live.version, "step": live.step, "tables": len(live)}
-            tell("serving", {"url": url_of(sock), **facts})
-            on_age = None if settings.max_age is None else aged
-            live.follow(poll=settings.poll, on_update=took, max_age=settings.max_age, on_age=on_age)
-            server.run(sockets=[sock])
-    finally:
-        service.close()
-        live.close()
-    tell("ended", {"version": live.status().version})
+    def __init__(
+        self,
+        begin: Callable[[], LiveTables],
+        door: Door,
+        server: uvicorn.Server,
+        sock: Listener,
+        settings: Settings,
+        tell: Tell,
+    ) -> None:
+        self._begin, self._door, self._server, self._sock, self._settings = begin, door, server, sock, settings
+        self._tell = tell
+        self._over, self._stack = threading.Event(), contextlib.ExitStack()
+        self._error: BaseException | None = None
+        self._live: LiveTables | None = None
+        self._thread = threading.Thread(target=self._run, name="cnrfmt opening")
+
+    @property
+    def version(self) -> int | None:
+        """The version that was served last; None where none was."""
+        return None if self._live is None else self._live.status().version
+
+    def raise_error(self) -> None:
+        """Raises why nothing could be served."""
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._stack.close()
+
+    def _run(self) -> None:
+        try:
+            self._open()
+        except BaseException as error:
+            self._error, self._server.should_exit = error, True
+
+    def _open(self) -> None:
+        settings, tell = self._settings, self._tell
+        live = wait_for(self._begin, settings.wait_s, self._over, self._waits)
+        if live is None:
+            return
+        self._live = self._stack.enter_context(live)
+        self._door.say("opening", "kernels are loaded, or compiled, which takes up to half a minute the first time")
+        warm(live, self._over)
+        service = Service(
+            live,
+            limits=settings.limits,
+            token=settings.token,
+            hosts=self._door.hosts,
+            max_age=settings.max_age,
+            body_s=settings.patience_s,
+            shard=settings.shard,
+            shard_by=settings.shard_by,
+            threads=max(2, os.cpu_count() or 1),
+            connections=self._sock.counts,
+        )
+        # What is under way ends before the tables do.
+        self._stack.callback(service.close)
+
+        def took(snapshot: Snapshot) -> None:
+            facts = service.took(snapshot)
+            # That nobody reads the log any more doesn't end following.
+            with contextlib.suppress(OSError):
+                tell("update", facts)
+
+        def aged(status: LiveStatus) -> None:
+            text = f"version {status.version} was committed {status.age_s:.3g} s ago, and nothing newer is there"
+            with contextlib.suppress(OSError):
+                tell("warning", {"warning": text})
+
+        if self._over.is_set():
+            return
+        facts = {"path": live.path, "version": live.version, "step": live.step, "tables": len(live)}
+        self._door.application = service.application
+        tell("serving", {"url": url_of(self._sock), **facts})
+        on_age = None if settings.max_age is None else aged
+        live.follow(poll=settings.poll, on_update=took, max_age=settings.max_age, on_age=on_age)
+
+    def _waits(self, reason: str) -> None:
+        self._door.say("waiting", reason)
+        self._tell("waiting", {"url": url_of(self._sock), "seconds": self._settings.wait_s, "reason": reason})
 
 
 class _Server(Server):

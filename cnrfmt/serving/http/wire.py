@@ -3,9 +3,9 @@
 JSON, ``application/json``, is UTF-8 without names that come twice, NaN or Infinity. A request is an object ``{"table":
 "user", "ids": [3, "9007199254740993"]}``, where an id is an integer or, for programs whose integers end at 2^53, its
 decimal digits as a string; ``"version": 7`` asks for a version that is held; ``"offsets"``, ``"weights"`` and
-``"mode"`` go with pooling. The answer is ``{"version": 7, "rows": [[...], ...]}``. Its numbers are exact: what JSON
-can't say, NaN, Infinity and integers beyond +-(2^53 - 1), is refused, since any stand-in would be a wrong value that
-nobody notices.
+``"mode"`` go with pooling. The answer is ``{"version": 7, "rows": [[...], ...]}``. Its numbers are exact, in as
+many digits as tell each of them from all others of its type: what JSON can't say, NaN, Infinity and integers beyond
++-(2^53 - 1), is refused, since any stand-in would be a wrong value that nobody notices.
 
 The binary form, ``application/vnd.cnrfmt.rows``, is little-endian. A request::
 
@@ -49,6 +49,7 @@ from typing import Any, Final, Literal, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from cnrfmt.arrays import Array, Ids
 from cnrfmt.errors import UsageError
@@ -66,8 +67,6 @@ _DIGITS = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 _SAFE = 2**53 - 1
 JSON_VALUE = 25
 """Bytes of JSON that a value takes at the most, with the comma behind it."""
-_AT_ONCE = 4096
-"""Values that become JSON at a time: nothing else runs in Python meanwhile."""
 
 
 class RequestError(UsageError):
@@ -115,7 +114,7 @@ class Call:
         return len(self.ids) if self.offsets is None else len(self.offsets)
 
 
-def read_request(body: bytes, form: Form, limits: Limits, *, pooled: bool) -> Call:
+def read_request(body: bytes | bytearray, form: Form, limits: Limits, *, pooled: bool) -> Call:
     """The request that a body is; raises `RequestError`."""
     return _from_json(body, limits, pooled=pooled) if form == JSON else _from_binary(body, limits, pooled=pooled)
 
@@ -170,7 +169,7 @@ def unpack_answer(body: bytes) -> tuple[int, Array]:
     return version, np.frombuffer(body, elements, offset=_ANSWER.size).reshape(rows, dim)
 
 
-def _from_json(body: bytes, limits: Limits, *, pooled: bool) -> Call:
+def _from_json(body: bytes | bytearray, limits: Limits, *, pooled: bool) -> Call:
     asked = _object(body)
     known = ("table", "ids", "version", *(("offsets", "weights", "mode") if pooled else ()))
     for name in asked:
@@ -178,7 +177,8 @@ def _from_json(body: bytes, limits: Limits, *, pooled: bool) -> Call:
             _bad(f"the request has {_shown(name)}, which means nothing here", f"it may have {', '.join(known)}")
     for name in ("table", "ids", *(("offsets",) if pooled else ())):
         if name not in asked:
-            _bad(f"the request has no {name!r}", 'send an object such as {"table": "user", "ids": [0, 1]}')
+            more = ', "offsets": [0]' if pooled else ""
+            _bad(f"the request has no {name!r}", f'send an object such as {{"table": "user", "ids": [0, 1]{more}}}')
     table, version, mode = asked["table"], asked.get("version"), asked.get("mode", "sum")
     if not isinstance(table, str):
         _bad(f"table is a name, found {_shown(table)}", "send a string; GET /tables lists them")
@@ -194,7 +194,7 @@ def _from_json(body: bytes, limits: Limits, *, pooled: bool) -> Call:
     return Call(table, ids, version, offsets, None if weights is None else _numbers(weights, limits), mode)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(body: bytes | bytearray) -> dict[str, Any]:
     advice = "send one JSON object in UTF-8"
     try:
         found = json.loads(body.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant)
@@ -208,7 +208,7 @@ def _object(body: bytes) -> dict[str, Any]:
         raise
     except ValueError:
         # Which Python doesn't read, as that takes time with the square of the length.
-        _bad("the JSON has a number of thousands of digits", advice)
+        _bad("the JSON has a number of thousands of digits", "send integers within int64")
     if not isinstance(found, dict):
         _bad(f"the body is {_shown(found)}", advice)
     return found
@@ -262,13 +262,17 @@ def _numbers(value: Any, limits: Limits) -> npt.NDArray[np.float32]:
             found = np.array(value, np.float64).astype(np.float32)
     except OverflowError:
         _bad("weights has an integer that no float holds", advice)
-    if not np.isfinite(found).all():
-        place = int(np.argmin(np.isfinite(found)))
-        _bad(f"weights[{place}] is {_shown(value[place])}", advice)
+    _check_finite(found, value, advice)
     return found
 
 
-def _from_binary(body: bytes, limits: Limits, *, pooled: bool) -> Call:
+def _check_finite(weights: npt.NDArray[np.float32], sent: Any, advice: str) -> None:
+    if not np.isfinite(weights).all():
+        place = int(np.argmin(np.isfinite(weights)))
+        _bad(f"weights[{place}] is {_shown(float(sent[place]))}", advice)
+
+
+def _from_binary(body: bytes | bytearray, limits: Limits, *, pooled: bool) -> Call:
     advice = f"send the layout of {ROWS} that the documentation has"
     if len(body) < _REQUEST.size:
         _bad(f"the body has {len(body)} bytes, and its head alone takes {_REQUEST.size}", advice)
@@ -299,6 +303,7 @@ def _from_binary(body: bytes, limits: Limits, *, pooled: bool) -> Call:
     asked = None if version == -1 else version
     if not pooled:
         return Call(table, chosen, asked)
+    _check_finite(found[2], found[2], "send numbers, one for each id")
     return Call(table, chosen, asked, found[1], found[2] if shares else None, MODES[mode - 1])
 
 
@@ -309,18 +314,17 @@ def _json_answer(version: int, values: Array) -> bytes:
             f"there are integers beyond 2^53 - 1 among these rows of version {version}, which JSON can't say safely",
             f"ask for the binary form: Accept: {ROWS}",
         )
-    step = max(1, _AT_ONCE // max(1, values.shape[1]))
-    some = (values[first : first + step].tolist() for first in range(0, len(values), step))
-    try:
-        texts = [json.dumps(rows, separators=(",", ":"), allow_nan=False)[1:-1] for rows in some]
-    except ValueError:
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
         place = int(np.argmin(np.isfinite(values).all(axis=1)))
         raise RequestError(
             406,
             f"row {place} of the answer has NaN or Infinity at version {version}, which JSON can't say",
             f"ask for the binary form: Accept: {ROWS}",
-        ) from None
-    return f'{{"version":{version},"rows":[{",".join(texts)}]}}'.encode()
+        )
+    # orjson doesn't know the narrowest floating-point numbers of others; float32 holds all of theirs.
+    known = values if values.dtype.kind in "iuf" else values.astype(np.float32)
+    rows = orjson.dumps(np.ascontiguousarray(known), option=orjson.OPT_SERIALIZE_NUMPY)
+    return b'{"version":%d,"rows":%b}' % (version, rows)
 
 
 def _shown(value: Any) -> str:

@@ -70,7 +70,8 @@ class Process:
     def wait_for(self, event: str) -> dict[str, Any]:
         """The next event of this name."""
         while True:
-            found: dict[str, Any] = json.loads(self._lines.get(timeout=120))
+            # Kernels may have to be compiled.
+            found: dict[str, Any] = json.loads(self._lines.get(timeout=300))
             self.events.append(found)
             if found["event"] == event:
                 return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextlib
 import errno
@@ -9,6 +10,7 @@ import http.client
 import json
 import logging
 import os
+import re
 import resource
 import signal
 import socket
@@ -21,10 +23,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import uvicorn
 
 import cnrfmt
 from cnrfmt.cli import main, serve
-from cnrfmt.serving.http import connections, server, wire
+from cnrfmt.serving.http import connections, server, starting, wire
 from cnrfmt.serving.http.connections import Listener
 from cnrfmt.serving.http.wire import JSON, ROWS
 from tests.serving.http.support import Process
@@ -131,7 +134,9 @@ def test_what_is_under_way_is_answered_before_it_ends(path: Path, tmp_path: Path
         # What is no HTTP at all is refused, and nothing is written of it.
         with socket.create_connection((where.host, where.port or 0), timeout=60) as raw:
             raw.sendall(b"\x16\x03\x01 hello\r\n\r\n")
-            assert raw.recv(100).startswith(b"HTTP/1.1 400")
+            head, body = raw.makefile("rb").read().split(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400")
+            assert json.loads(body)["what to do"]
         body = wire.pack_request("user", EVERY)
         connection = http.client.HTTPConnection(where.host, where.port or 0, timeout=60)
         connection.putrequest("POST", "/lookup")
@@ -156,9 +161,8 @@ def test_who_comes_when_as_many_are_there_as_may_be_is_refused(path: Path) -> No
     with Process(*words) as process:
         url = httpx.URL(process.wait_for("serving")["url"])
         tables = httpx.get(url.join("/tables")).json()["tables"]
-        assert [(one["dtype"], one["held"]["by"], one["held"]["shard"]) for one in tables] == [
-            ("float16", "hash", "1/2")
-        ] * 2
+        held = [(one["dtype"], *(one["held"][word] for word in ("by", "number", "count"))) for one in tables]
+        assert held == [("float16", "hash", 1, 2)] * 2
         with contextlib.ExitStack() as stack:
             open_: list[socket.socket] = []
             end = time.monotonic() + 60
@@ -174,11 +178,77 @@ def test_who_comes_when_as_many_are_there_as_may_be_is_refused(path: Path) -> No
             full = httpx.get(url.join("/health"))
             assert (full.status_code, full.headers["content-type"]) == (503, JSON)
             assert "connections are open" in full.json()["error"]
+            open_.pop().close()
+            while (metrics := httpx.get(url.join("/metrics"))).status_code == 503:
+                pass
+            told = re.findall(r"^cnrfmt_(connections\w*) (\S+)$", metrics.text, re.MULTILINE)
+            refused = [float(number) for name, number in told if name == "connections_refused_total"]
+            assert len(refused) == 1
+            assert refused[0] >= 1
+            assert ("connections_allowed", "3.0") in told
             while "were refused" not in process.wait_for("warning")["warning"]:
                 pass
         assert process.end() == (0, "")
         # Each line is JSON, or this fails.
         assert process.wait_for("ended")["version"] == 0
+
+
+def test_a_container_that_isnt_there_yet_is_waited_for(path: Path) -> None:
+    later = path.with_name("later")
+    with Process(later, "--port", 0, "--wait", 120) as process:
+        waiting = process.wait_for("waiting")
+        assert waiting["seconds"] == 120
+        assert "no container here" in waiting["reason"]
+        url = httpx.URL(waiting["url"])
+        # An empty folder, as a volume is at first, is no container either.
+        for make in (lambda: None, later.mkdir):
+            make()
+            health = httpx.get(url.join("/health"))
+            assert (health.status_code, health.json()["status"], health.headers["retry-after"]) == (503, "waiting", "1")
+            assert "what to do" in health.json()
+        early = httpx.post(url.join("/lookup"), json={"table": "user", "ids": [1]})
+        assert early.status_code == 503
+        assert "nothing is served yet" in early.json()["error"]
+        assert httpx.get(url.join("/")).headers["content-type"].startswith("text/html")
+        cnrfmt.save(later, {"user": rows(7)})
+        assert process.wait_for("serving")["url"] == waiting["url"]
+        found = httpx.post(url.join("/lookup"), json={"table": "user", "ids": [1]})
+        assert found.json() == {"version": 0, "rows": [[7] * DIM]}
+        assert process.end() == (0, "")
+
+
+def test_who_is_told_to_end_before_there_is_a_container_ends(path: Path) -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    def begin() -> cnrfmt.LiveTables:
+        return cnrfmt.LiveTables(path.with_name("nothing"))
+
+    def tell(event: str, facts: dict[str, Any]) -> None:
+        told.append((event, facts))
+        os.kill(os.getpid(), signal.SIGTERM) if event == "waiting" else None
+
+    with server.listen("127.0.0.1", 0) as sock:
+        server.serve(begin, sock, server.Settings(wait_s=60), tell)
+    assert [event for event, _ in told] == ["waiting", "ended"]
+    assert told[1][1] == {"version": None}
+    with server.listen("127.0.0.1", 0) as sock, pytest.raises(cnrfmt.StorageError, match="no container here"):
+        server.serve(begin, sock, server.Settings(wait_s=0.01), lambda *_: None)
+
+
+def test_nothing_is_learnt_of_what_is_waited_for_without_the_token(path: Path) -> None:
+    door = starting.Door("s3cret", None)
+    door.say("waiting", str(path))
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(door), base_url="http://127.0.0.1")
+
+    async def ask() -> list[httpx.Response]:
+        async with client:
+            trusted = {"authorization": "Bearer s3cret"}
+            return [await client.get(at, headers=h) for at in ("/health", "/tables") for h in ({}, trusted)]
+
+    answers = asyncio.run(ask())
+    assert [one.status_code for one in answers] == [503, 503, 401, 503]
+    assert answers[0].json() == {"status": "waiting"}
+    assert answers[1].json()["error"] == str(path)
 
 
 def served(
@@ -191,6 +261,9 @@ def served(
     def run(one: server._Server, **sockets: Any) -> None:
         def do() -> None:
             try:
+                end = time.monotonic() + 120
+                while not any(event == "serving" for event, _ in told) and time.monotonic() < end:
+                    time.sleep(0.005)
                 meanwhile(server.url_of(sockets["sockets"][0]))
             finally:
                 one.should_exit = True
@@ -203,7 +276,7 @@ def served(
     monkeypatch.setattr(server._Server, "run", run)
     with server.listen("127.0.0.1", 0) as sock:
         tell = lambda event, facts: told.append((event, facts))  # noqa: E731
-        server.serve(cnrfmt.LiveTables(path), sock, server.Settings(**words), tell)
+        server.serve(lambda: cnrfmt.LiveTables(path), sock, server.Settings(**words), tell)
     return told
 
 
@@ -341,6 +414,7 @@ def test_wrong_calls(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert "I/N such as 0/4" in refused(capsys, path, *port, "--shard", "4/4")
     assert "--poll is a number of seconds above 0, found 0.0" in refused(capsys, path, *port, "--poll", 0)
     assert "--max-age is a number of seconds above 0, found nan" in refused(capsys, path, *port, "--max-age", "nan")
+    assert "--wait is a number of seconds from 0 on, found -1.0" in refused(capsys, path, *port, "--wait", -1)
     assert "--max-ids is at least 1, found 0" in refused(capsys, path, *port, "--max-ids", 0)
     assert "--hold is how many versions are held, at least 1, found 0" in refused(capsys, path, *port, "--hold", 0)
     assert "give --shard, too" in refused(capsys, path, *port, "--shard-by", "hash")
@@ -376,10 +450,18 @@ def test_without_the_extra_it_says_what_to_install(
     assert text == "cnrfmt: serve needs uvicorn, which isn't installed; run: pip install 'cnrfmt[serve]'\n"
 
 
+def opened(one: uvicorn.Server, **_: Any) -> None:
+    """Returns when there is something to serve."""
+    door: Any = one.config.app
+    end = time.monotonic() + 120
+    while door.application is None and time.monotonic() < end:
+        time.sleep(0.005)
+
+
 def test_who_is_reached_by_others_without_a_token_is_warned(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(server.uvicorn.Server, "run", lambda *_, **__: None)
+    monkeypatch.setattr(uvicorn.Server, "run", opened)
     monkeypatch.delenv("CNRFMT_SERVE_TOKEN", raising=False)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     assert main(["serve", str(path), "--host", "0.0.0.0", "--port", "0"]) == 0
@@ -401,7 +483,8 @@ def test_a_log_that_nobody_reads_doesnt_end_following(path: Path, monkeypatch: p
         if event in ("update", "warning"):
             raise BrokenPipeError
 
-    def run(*_: Any, **__: Any) -> None:
+    def run(one: uvicorn.Server, **_: Any) -> None:
+        opened(one)
         for version in (1, 2):
             cnrfmt.append(path, {"user": cnrfmt.Rows(EVERY, rows(version))}, step=version)
             end = time.monotonic() + 60
@@ -409,9 +492,9 @@ def test_a_log_that_nobody_reads_doesnt_end_following(path: Path, monkeypatch: p
                 time.sleep(0.01)
 
     live = cnrfmt.LiveTables(path)
-    monkeypatch.setattr(server.uvicorn.Server, "run", run)
+    monkeypatch.setattr(uvicorn.Server, "run", run)
     with server.listen("127.0.0.1", 0) as sock:
-        server.serve(live, sock, server.Settings(max_age=1e-9), tell)
+        server.serve(lambda: live, sock, server.Settings(max_age=1e-9), tell)
     assert live.status().version == 2
     assert {"serving", "update", "warning", "ended"} == set(told)
 
@@ -422,10 +505,13 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         {"version": 3, "step": None, "changed_rows": None, "seconds": None},
     ):
         serve._Log(as_json=False)("update", facts)
+    serve._Log(as_json=False)("waiting", {"url": "http://x", "seconds": 30.0, "reason": "no container here"})
+    serve._Log(as_json=False)("ended", {"version": None})
     serve._Log(as_json=False)("warning", {"warning": "old\x1b[2J", "traceback": "File\n\x1b[2J"})
     serve._Log(as_json=True)("warning", {"warning": "old\x1b[2J"})
     shown = capsys.readouterr()
     assert shown.out == "version 3 (step 30), 1,234 rows changed, taken in within 12.3 ms\nversion 3\n" + (
+        "waiting for up to 30 s, at http://x: no container here\nended before there was a version\n"
         '{"event": "warning", "warning": "old\\u001b[2J"}\n'
     )
     assert shown.err == "cnrfmt: warning: old\\x1b[2J\nFile\n\\x1b[2J\n"
@@ -452,6 +538,33 @@ def test_what_fails_at_the_start_is_one_line_too(path: Path, capsys: pytest.Capt
     failed = json.loads(line)
     assert (failed["event"], failed["error"]["exit_code"]) == ("failed", 4)
     assert "nothing" in failed["error"]["message"]
+    for wrong in (["--port", "x"], ["--shard", "4/4"], ["--frob"], ["--poll", "0"]):
+        assert main(["serve", "--json", str(path), *wrong]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        failed = json.loads(line)
+        assert (failed["event"], failed["error"]["kind"], failed["error"]["exit_code"]) == ("failed", "UsageError", 2)
+
+
+def test_the_head_of_an_answer_is_written_with_what_follows() -> None:
+    written: list[bytes] = []
+
+    class Transport(asyncio.Transport):
+        def write(self, data: Any) -> None:
+            written.append(bytes(data))
+
+        def close(self) -> None:
+            written.append(b"closed")
+
+        def is_closing(self) -> bool:
+            return False
+
+    one = connections._Joining(Transport())
+    assert one.is_closing() is False
+    head, large = b"HTTP/1.1 200 OK\r\n\r\n", bytes(1 << 17)
+    for data in (b"HTTP/1.1 100 Continue\r\n\r\n", head, b"rows", b"more", head, large, head):
+        one.write(data)
+    one.close()
+    assert written == [b"HTTP/1.1 100 Continue\r\n\r\n", head + b"rows", b"more", head, large, head, b"closed"]
 
 
 def test_an_address_of_the_newer_kind() -> None:

@@ -98,6 +98,9 @@ def test_json_says_every_float_exactly_and_has_no_word_for_some() -> None:
     assert np.array_equal(np.array(json.loads(body)["rows"], np.float32), rows)
     assert wire.answer(3, np.empty((0, 4), np.float32), JSON) == b'{"version":3,"rows":[]}'
     assert json.loads(wire.answer(3, np.empty((2, 0), np.float32), JSON)) == {"version": 3, "rows": [[], []]}
+    # Without its sign a zero is another one.
+    signed = json.loads(wire.answer(3, np.array([[-0.0, 3.0]], np.float32), JSON))["rows"][0]
+    assert np.signbit(signed).tolist() == [True, False]
     for value in (np.nan, np.inf, -np.inf):
         rows[1400, 2] = value
         with pytest.raises(RequestError, match=r"row 1400 .* JSON can't say; .*application/vnd") as caught:
@@ -222,6 +225,12 @@ def test_hostile_binary_requests(changes: dict[str, Any], message: str) -> None:
     error = refused(packed(**changes), ROWS)
     assert message in error.message
     assert error.status == 400
+
+
+def test_weights_that_are_no_numbers_are_refused() -> None:
+    for value in (np.nan, np.inf):
+        error = refused(wire.pack_request("t", [1, 2], offsets=[0], weights=[1, value]), ROWS, pooled=True)
+        assert (error.status, error.message[:14]) == (400, "weights[1] is ")
 
 
 def test_every_truncation_and_changed_byte_of_a_binary_request_is_an_error_or_a_request() -> None:
