@@ -21,6 +21,10 @@ PARTS = {
     "open": (["--gigabytes", "0.001"], ["warm: LiveTables + a row", "safe_open", "load_file, whole", "<= 50 ms"]),
     "live": ([], ["updates: throughput, mean of a batch", "updates: freshness", " 0 torn or wrong;"]),
     "apply": (["--gigabytes", "0.001"], ["0.01 of the rows, 4-bit", "torch.load of float32"]),
+    "pool": (
+        ["--encodings", "float32,4", "--dims", "64", "--bags", "512", "--per-bag", "20"],
+        ["pool: 4, 64 wide, 512 x 20 zipf ids", "embedding_bag"],
+    ),
     "update": (["--gigabytes", "0.001"], ["0.01 of the rows, 4 bits, FBGEMM", "bags made anew"]),
     # Two processes, one after the other: each takes a second to begin.
     "processes": (
