@@ -6,7 +6,8 @@ The table is raw float32, 64 wide, made of trained rows. What is measured begins
 random id in memory of its own: by `cnrfmt.open`, and by `LiveTables`, which begin to decode everything behind it. Both
 verify what they touch; peers verify nothing. Peers load the whole table, or map it: `safetensors.numpy.load_file`
 copies, while that of `safetensors.torch` maps as `safe_open` does. *A batch* is 4096 rows, evenly spread, of
-`Checkpoint.hydrate`, called within the time; of peers, the same rows of a mapped file.
+`Checkpoint.hydrate`, or of `CheckpointManager.restore(lazy=True)`, called within the time; of peers, the same rows of a
+mapped file.
 
 Everything is measured with the files in the page cache, and with their pages dropped before each call where the system
 does that: it is looked whether they are gone, and said where they aren't. Names of files and folders stay known to the
@@ -43,7 +44,8 @@ _COLD_LOADS = 2
 _ATTEMPTS = 5
 _SOONER, _NO_LATER, _FIRST_BATCH_S = 100.0, 1.0, 0.05
 _OPEN, _RANDOM = "open + a row", "open(advise='random') + a row"
-_LIVE, _HYDRATE = "LiveTables + a row", "open, hydrate, a batch"
+_LIVE = "LiveTables + a row"
+_HYDRATE, _RESTORE = "open, hydrate, a batch", "CheckpointManager, restore(lazy=True), a batch"
 
 Ids = Any
 Work = Callable[[Path, ExitStack, Ids], Any]
@@ -69,6 +71,18 @@ def by_hydration(path: Path, stack: ExitStack, ids: Ids) -> Any:
     """Rows of live arrays."""
     checkpoint = stack.enter_context(cnrfmt.open(path))
     return stack.enter_context(checkpoint.hydrate())["table"].gather(ids)
+
+
+def by_restore(path: Path, stack: ExitStack, ids: Ids) -> Any:
+    """Rows of a trainer that goes on from a checkpoint, tracked before they are read."""
+    manager = stack.enter_context(cnrfmt.CheckpointManager(path, flush_on_sigterm=False))
+    restored = manager.restore(lazy=True)
+    assert restored is not None
+    assert restored.lazy is not None
+    # What isn't there at the end isn't waited for.
+    stack.callback(restored.lazy.stop)
+    manager.track("table", ids)
+    return restored.tables["table"].values[ids]
 
 
 def by_torch(path: Path, _: ExitStack, ids: Ids) -> Any:
@@ -203,6 +217,7 @@ def figures_of(container: Path, peer: Path, rows: int, repeat: int, *, short: in
     }
     batches = {
         _HYDRATE: openings.answer(by_hydration, container, batch),
+        _RESTORE: openings.answer(by_restore, container, batch),
         f"{mapped}, a batch": openings.answer(map_rows, peer, batch),
     }
     answers = own | batches | {mapped: openings.answer(map_rows, peer, 1)}
@@ -231,17 +246,18 @@ def figures_of(container: Path, peer: Path, rows: int, repeat: int, *, short: in
                 **shown,
             ),
         ]
-    found.append(
+    found += [
         Figure(
-            name=_HYDRATE,
-            cnrfmt=times[_HYDRATE],
+            name=name,
+            cnrfmt=times[name],
             peer_name=f"{mapped}, a batch",
             peer=times[f"{mapped}, a batch"],
             # From a disk so many single pages take as long as they take.
             target=None if dropped else Target("cnrfmt", "<=", _FIRST_BATCH_S),
             **shown,
         )
-    )
+        for name in (_HYDRATE, _RESTORE)
+    ]
     return found
 
 
@@ -251,7 +267,8 @@ def check(container: Path, peer: Path, rows: int) -> None:
     _, map_rows, _, load = _PEERS[peer.suffix[1:]]
     with ExitStack() as stack:
         first = by_open(container, stack, ids)
-        others: list[tuple[Work, Path]] = [(by_live, container), (by_hydration, container), (map_rows, peer)]
+        own = (by_live, by_hydration, by_restore)
+        others: list[tuple[Work, Path]] = [*((work, container) for work in own), (map_rows, peer)]
         for work, path in others:
             if not np.array_equal(work(path, stack, ids), first):
                 raise SystemExit(f"{path}: not the rows that cnrfmt.open gives")
