@@ -80,15 +80,16 @@ def _filesystems(found: Any) -> Iterator[Row]:
 
 
 def _kills(found: Any) -> Iterator[Row]:
-    counts = found["counts"]
-    tried = f"{_count(counts['kills'])} kills of {_count(found['containers'])} containers' writers"
-    if "servers killed" in counts:
-        tried += (
-            f", and {_count(counts['servers killed'])} of servers that followed these; "
-            f"{_count(counts['versions followed'])} versions followed, "
-            f"{_count(counts['looks at what is served'])} looks at what servers had"
-        )
-    yield Row("kills", tried, _failures([found]), [found])
+    for one in found if isinstance(found, list) else [found]:
+        counts = one["counts"]
+        tried = f"{_count(counts['kills'])} kills of {_count(one['containers'])} containers' writers"
+        if "servers killed" in counts:
+            tried += (
+                f", and {_count(counts['servers killed'])} of servers that followed these; "
+                f"{_count(counts['versions followed'])} versions followed, "
+                f"{_count(counts['looks at what is served'])} looks at what servers had"
+            )
+        yield Row("kills", tried, _failures([one]), [one])
 
 
 def _ranks(found: Any) -> Iterator[Row]:
