@@ -70,8 +70,9 @@ def as_bags(place: str, ids: Any, offsets: Any, weights: Any = None, mode: str =
     """
     if mode not in _MODES:
         raise UsageError(f"{place}: mode is 'sum', 'mean' or 'max', found {mode!r}")
-    listed = ids if _are_ids(ids) else as_ids(ids, f"{place}: ids")
-    begins = offsets if _are_ids(offsets) else as_ids(offsets, f"{place}: offsets")
+    # Copies, which stay as they were checked, whatever the caller's other threads do.
+    listed = (ids if _are_ids(ids) else as_ids(ids, f"{place}: ids")).copy()
+    begins = (offsets if _are_ids(offsets) else as_ids(offsets, f"{place}: offsets")).copy()
     count = len(listed)
     if not len(begins):
         if count:
@@ -115,7 +116,11 @@ def _weights(place: str, weights: Any, count: int, mode: str) -> npt.NDArray[np.
         raise UsageError(f"{place}: weights must be one for each of {count} ids, found shape {array.shape}")
     if array.dtype.kind in "bc":
         raise UsageError(f"{place}: weights must be numbers that float32 can hold, found {array.dtype}")
-    return array.astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):
+        found = array.astype(np.float32, copy=False)
+    if (lost := np.isinf(found) & np.isfinite(array.astype(np.float64, copy=False))).any():
+        raise UsageError(f"{place}: weights must be numbers that float32 can hold, found {array[int(np.argmax(lost))]}")
+    return found
 
 
 def pool(
@@ -268,7 +273,8 @@ def _rows_in_place(strips: Sequence[Strip]) -> _RowsInPlace | None:
     if part.row_bytes > layer.segment.trailer.piece_size:
         return None
     base = layer.segment.toc.sections[part.section][0]
-    many = layer.stop - layer.row_set.first if layer.is_range else len(layer.ids)
+    # Of a table that was cut below where the part begins, none is left.
+    many = max(0, layer.stop - layer.row_set.first) if layer.is_range else len(layer.ids)
     return _RowsInPlace(layer, data, base, part.row_bytes, layout, many)
 
 

@@ -14,7 +14,7 @@ _MOST_NAMED = 64
 def whose(toc: Toc, names: Mapping[bytes, str], start: int, stop: int) -> str:
     """What the bytes from `start` to `stop` of a segment belong to; `names` are those of tables by id."""
     found = ["the header"] if start < limits.BLOCK else []
-    for section, owner in sorted(_owners(toc, names).items()):
+    for section, owner in sorted(owners(toc, names).items()):
         offset, length = toc.sections[section]
         if offset < stop and start < offset + length:
             found.append(owner)
@@ -28,19 +28,20 @@ def table_name(names: Mapping[bytes, str], table_id: bytes) -> str:
     return f"table {table_id.hex()} (dropped)" if name is None else f"table {name!r}"
 
 
-def _owners(toc: Toc, names: Mapping[bytes, str]) -> dict[int, str]:
-    owners = {}
+def owners(toc: Toc, names: Mapping[bytes, str]) -> dict[int, str]:
+    """What each section that has an owner holds, by its number."""
+    found = {}
     for table in toc.tables:
         name = table_name(names, table.table_id)
         for number, row_set in enumerate(table.row_sets):
             if row_set.section is not None:
-                owners[row_set.section] = f"row index {number} of {name}"
+                found[row_set.section] = f"row index {number} of {name}"
         for part in table.parts:
             kind = "exceptions" if part.exceptions_of is not None else "part"
-            owners[part.section] = f"{kind} of column {part.column!r} of {name}"
+            found[part.section] = f"{kind} of column {part.column!r} of {name}"
             if part.codebooks is not None:
-                owners[part.codebooks] = f"codebooks of column {part.column!r} of {name}"
+                found[part.codebooks] = f"codebooks of column {part.column!r} of {name}"
     for entry in toc.dense or ():
         if entry.section is not None:
-            owners[entry.section] = f"dense entry {entry.name!r}"
-    return owners
+            found[entry.section] = f"dense entry {entry.name!r}"
+    return found

@@ -299,3 +299,26 @@ def test_integers_that_sums_would_round_are_refused(tmp_path: Path) -> None:
             assert tables["short"].pool([0, 1], [0]).tolist() == [[2.0, 2.0]]
             with pytest.raises(UsageError, match="table 'long' is int64, whose values float32"):
                 tables["long"].pool([0, 1], [0])
+
+
+@pytest.mark.parametrize("verify", ["touched", "none"])
+def test_a_table_that_was_cut_below_where_its_newest_part_begins(tmp_path: Path, verify: Any) -> None:
+    values = matrix()
+    cnrfmt.save(tmp_path / "m", {"t": values})
+    cnrfmt.append(tmp_path / "m", {"t": Rows(np.arange(200, ROWS), -values[200:])})
+    cnrfmt.append(tmp_path / "m", {"t": Rows([], values[:0], rows=100)})
+    with cnrfmt.open(tmp_path / "m", verify=verify) as ck:
+        found = ck["t"].pool(np.arange(100), np.arange(100))
+        assert found.tobytes() == values[:100].tobytes()
+        for row in (100, 200, -1):
+            with pytest.raises(cnrfmt.MissingKeyError):
+                ck["t"].pool([row], [0])
+
+
+def test_weights_beyond_float32_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.cnr"
+    cnrfmt.save(path, {"t": np.ones((4, 2), F32)})
+    with cnrfmt.open(path) as ck:
+        with pytest.raises(UsageError, match="weights must be numbers that float32 can hold, found 1e"):
+            ck["t"].pool([0, 1], [0], [1.0, 1e39])
+        assert ck["t"].pool([0], [0], [np.inf]).tolist() == [[np.inf, np.inf]]

@@ -212,9 +212,14 @@ class CheckpointManager:
         self._saving.raise_failure()
 
     def forget(self, table: str, keys: Any) -> None:
-        """Notes that these keys are gone from a keyed table. Raises as `track` does."""
+        """Notes that these keys are gone from a keyed table. Raises as `track` does.
+
+        Of a table that is being restored lazily, the places of their rows may be given to others when it returns.
+        """
         self._check_own()
         self._run.trackers.forget(table, keys)
+        if (lazy := self._run.lazy) is not None:
+            lazy.ensure(table, keys)
         self._saving.raise_failure()
 
     def resize(self, table: str, rows: int) -> None:
@@ -225,6 +230,9 @@ class CheckpointManager:
         """
         self._check_own()
         self._run.trackers.resize(table, rows)
+        if (lazy := self._run.lazy) is not None:
+            # Where the table grows again, nothing that was stored may come into new rows.
+            lazy.ensure_from(table, rows)
         self._saving.raise_failure()
 
     # Saving
@@ -341,9 +349,10 @@ class CheckpointManager:
             it has: arrays, or `Shard`s of them.
         lazy
             Whether it returns at once, with arrays whose rows are decoded when they are first wanted: by `track` or
-            `Restored.ensure`, before the trainer reads or writes them. The rest is decoded behind, by as many threads
-            as the background may take; `Restored.wait` waits for it, and so does the next `save`. Rows come as they are
-            stored: `remap`, and `rows` that are lists, go with ``lazy=False``.
+            `Restored.ensure`, before the trainer reads or writes them. The place of a key's row is given to another key
+            only once `forget`, `track` or `ensure` has returned for the one that had it. The rest is decoded behind, by
+            as many threads as the background may take; `Restored.wait` waits for it, and so does the next `save`. Rows
+            come as they are stored: `remap`, and `rows` that are lists, go with ``lazy=False``.
         order
             With `lazy`, by table, a number for each row, how often it is looked up: rows with much are decoded first.
 
@@ -387,8 +396,9 @@ class CheckpointManager:
                 f'{self._path}: stored values weren\'t asked for; CheckpointManager(..., stored_values="memory") keeps '
                 'them, "container" reads them back'
             )
-        if self._run.lazy is not None:
-            # They are read behind the rows.
+        if (lazy := self._run.lazy) is not None:
+            # They are read behind the rows; what kept these from coming is raised.
+            lazy.wait()
             self._saving.wait()
         return self._run.bases.asked
 

@@ -110,12 +110,21 @@ class Choice:
     ids: Ids | None = None
     shard: tuple[int, int] | None = None
 
+    @property
+    def is_all(self) -> bool:
+        """Whether every row is wanted."""
+        return self.rows is None and self.ids is None and self.shard is None
+
+    def __str__(self) -> str:
+        return "among those that were asked for" if self.shard is None else "of shard {} of {}".format(*self.shard)
+
     def of(self, table: Table) -> range | Ids:
         """The ids of these rows, ascending: a range where they are consecutive ones of a dense table."""
         if not table.keyed and self.ids is None and self.shard is None:
             first, end = self.rows or (0, None)
             stop = len(table) if end is None else min(end, len(table))
-            return range(min(first, stop), stop)
+            # A table that ends below where they begin may grow: then they are these all the same.
+            return range(first, max(first, stop))
         if table.keys is not None:
             return table.keys[self.among(table.keys)]
         if self.ids is not None:

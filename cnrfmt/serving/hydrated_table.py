@@ -10,7 +10,7 @@ import numpy as np
 
 from cnrfmt import sorted_ids
 from cnrfmt.arrays import Array, Ids
-from cnrfmt.errors import MissingKeyError
+from cnrfmt.errors import CnrError, MissingKeyError, UsageError
 from cnrfmt.format.schema import WEIGHT
 from cnrfmt.inputs import as_ids
 from cnrfmt.serving.lazy_memory import fill_soon
@@ -70,6 +70,7 @@ class HydratedTable:
         self._busy = np.zeros(-(-len(ids) // self._block), np.bool_)
         self._left = len(ids)
         self._changed = threading.Condition()
+        self._is_given_up = False
 
     @property
     def array(self) -> Array:
@@ -142,11 +143,18 @@ class HydratedTable:
     def _touch(self, absent: Ids) -> None:
         """Decodes rows that somebody wants now, or waits for the background where all of them are just coming."""
         self._owner.check_process()
+        self._check_wanted()
         blocks = absent // self._block
         mine = absent[~self._busy[blocks]]
         if len(mine):
-            with self._owner.is_urgent():
-                rows = self._decoded(mine)
+            try:
+                with self._owner.is_urgent():
+                    rows = self._decoded(mine)
+            except CnrError:
+                if self._left:
+                    raise
+                # All rows came meanwhile, and the files were closed then.
+                return
             with self._changed:
                 self._put(mine, rows)
         else:
@@ -155,12 +163,25 @@ class HydratedTable:
 
     def _put(self, positions: Ids, rows: dict[str, Array]) -> None:
         """Puts rows in their places, but for those that came there meanwhile, or are just coming."""
+        self._check_wanted()
         put = (self._present[positions] == 0) & ~self._busy[positions // self._block]
         places = positions[put]
         for column, array in self.arrays.items():
             array[places] = rows[column][put]
         self._present[places] = 1
         self._came(len(places))
+
+    def _check_wanted(self) -> None:
+        if self._is_given_up:
+            raise UsageError(
+                f"table {self.name!r}: its rows don't come any more, since another restore was begun, or the manager "
+                "was closed; touch what was restored last"
+            )
+
+    def give_up(self) -> None:
+        """From when it returns on, nothing is put into the arrays."""
+        with self._changed:
+            self._is_given_up = True
 
     def _came(self, count: int) -> None:
         """Counts rows that have come, and has those who wait look again."""

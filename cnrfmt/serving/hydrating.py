@@ -47,7 +47,7 @@ class Hydration(Mapping[str, HydratedTable]):
         self._tables: dict[str, HydratedTable] = {}
         self._error: BaseException | None = None
         self._over = threading.Event()
-        self._workers: list[threading.Thread] = []
+        self._workers: list[_Worker] = []
         self._counting, self._urgent, self._calm = threading.Lock(), 0, threading.Event()
         self._calm.set()
 
@@ -88,10 +88,7 @@ class Hydration(Mapping[str, HydratedTable]):
             with taking:
                 return None if over.is_set() else next(todo, None)
 
-        self._workers = [
-            threading.Thread(target=_work, args=(over, take, self._failed), name="cnrfmt hydration", daemon=True)
-            for _ in range(self._threads)
-        ]
+        self._workers = [_Worker(over, take, self._failed) for _ in range(self._threads)]
         for worker in self._workers:
             worker.start()
         # The interpreter mustn't go while a kernel runs in one of them.
@@ -132,8 +129,10 @@ class Hydration(Mapping[str, HydratedTable]):
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until all rows are there, or so many seconds; says whether they are. Raises as `ensure` does."""
         end = None if timeout is None else time.monotonic() + timeout
-        for worker in self._workers:
-            worker.join(None if end is None else max(0.0, end - time.monotonic()))
+        if not self.is_complete:
+            self.check_process()
+            for worker in self._workers:
+                worker.ended.wait(None if end is None else max(0.0, end - time.monotonic()))
         self.raise_error()
         return self.is_complete
 
@@ -156,6 +155,17 @@ class Hydration(Mapping[str, HydratedTable]):
         if self._process == os.getpid():
             _end(self._over, self._workers)
 
+    def give_up(self) -> None:
+        """As `close`, and nothing comes into the arrays any more: they are somebody else's."""
+        self.close()
+        for table in self._tables.values():
+            table.give_up()
+
+    def let_go(self) -> None:
+        """As `close`, and lets go of the tables, whose arrays would else wait for the collector of cycles."""
+        self.close()
+        self._tables = {}
+
     def __enter__(self) -> Self:
         return self
 
@@ -169,27 +179,44 @@ class Hydration(Mapping[str, HydratedTable]):
         return f"<cnrfmt.Hydration of {self.path!r}, version {self.version}: {rows} of {of_rows} rows>"
 
 
-def _work(
-    over: threading.Event,
-    take: Callable[[], tuple[HydratedTable, int] | None],
-    failed: Callable[[BaseException], None],
-) -> None:
-    # Whoever opened the container mostly asks for rows at once, and would share the interpreter with this thread.
-    over.wait(_GRACE_S)
-    while (found := take()) is not None:
-        table, block = found
+class _Worker(threading.Thread):
+    """A thread of the background.
+
+    `ended` is waited for, and not the thread: of a `join` that a signal interrupts, Python 3.11 takes the thread for
+    ended.
+    """
+
+    def __init__(
+        self,
+        over: threading.Event,
+        take: Callable[[], tuple[HydratedTable, int] | None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name="cnrfmt hydration", daemon=True)
+        self.ended = threading.Event()
+        self._over, self._take, self._failed = over, take, failed
+
+    def run(self) -> None:
+        """Decodes block after block."""
         try:
-            table.fill(block)
-        except BaseException as error:
-            # Others may be sound.
-            failed(error)
+            # Whoever opened the container mostly asks for rows at once, and would share the interpreter with this.
+            self._over.wait(_GRACE_S)
+            while (found := self._take()) is not None:
+                table, block = found
+                try:
+                    table.fill(block)
+                except BaseException as error:
+                    # Others may be sound.
+                    self._failed(error)
+        finally:
+            self.ended.set()
 
 
-def _end(over: threading.Event, workers: Sequence[threading.Thread]) -> None:
+def _end(over: threading.Event, workers: Sequence[_Worker]) -> None:
     over.set()
     for worker in workers:
         if worker is not threading.current_thread():
-            worker.join()
+            worker.ended.wait()
 
 
 def hydrate(

@@ -31,9 +31,11 @@ class Keeper:
         on_update: Callable[[Snapshot], None] | None,
         max_age: float | None,
         on_age: Callable[[LiveStatus], None] | None,
+        on_error: Callable[[BaseException | None], None] | None,
     ) -> None:
         self._live, self._poll, self._on_update = live, float(poll), on_update
-        self._max_age, self._on_age = max_age, on_age
+        self._max_age, self._on_age, self._on_error = max_age, on_age, on_error
+        self._is_well = True
         self._told: int | None = None
         self._refused: Exception | None = None
         self._failing_since: float | None = None
@@ -78,5 +80,16 @@ class Keeper:
             except Exception as error:
                 self._refused = error
         self.error = failed or self._refused
+        self._tell_error()
         self._failing_since = None if self.error is None else self._failing_since or time.monotonic()
         return moved
+
+    def _tell_error(self) -> None:
+        # With what goes wrong with rows that are decoded behind.
+        error = self._live.status().error
+        if self._on_error is not None and (error is None) is not self._is_well:
+            self._is_well = error is None
+            try:
+                self._on_error(error)
+            except Exception as another:
+                self.error = another

@@ -101,6 +101,8 @@ class LiveTables(Mapping[str, LiveTable]):
         self._held: deque[Snapshot] = deque(maxlen=hold)
         self._pinned = version is not None or tag is not None or digest is not None
         self._tables: dict[str, Served] = {}
+        # Of a version that is being taken in, the tables that are there already.
+        self._coming: list[Next] = []
         self._updates = 0
         self._applied_s: float | None = None
         self._thread: threading.Thread | None = None
@@ -208,6 +210,8 @@ class LiveTables(Mapping[str, LiveTable]):
         VersionNotFoundError, StorageError, TooLargeError
             As `cnrfmt.open` raises them, or more memory would be taken than `max_bytes`.
         """
+        # In a process that was forked off, nobody gives back what another thread held.
+        self._check_open()
         with self._advancing, guarded(f"{self.path}, a newer version"):
             self._check_open()
             if version is None and digest is None:
@@ -219,6 +223,7 @@ class LiveTables(Mapping[str, LiveTable]):
 
     def keep_up(self) -> bool:
         """As `advance` to the newest version, but a version that was asked for stays; for whoever follows."""
+        self._check_open()
         with self._advancing, guarded(f"{self.path}, a newer version"):
             self._check_open()
             if self._pinned:
@@ -259,7 +264,7 @@ class LiveTables(Mapping[str, LiveTable]):
         self._release()
         for hydration in self._hydrations:
             hydration.resume()
-        found: list[Next] = []
+        found, known = self._coming, len(self._hydrations)
         try:
             for schema in view.manifest.tables:
                 if schema.name in self._patterns:
@@ -268,7 +273,13 @@ class LiveTables(Mapping[str, LiveTable]):
         except BaseException:
             for one in found:
                 one.give_up()
+            # Who tries again begins them again.
+            for hydration in self._hydrations[known:]:
+                hydration.let_go()
+            del self._hydrations[known:]
             raise
+        finally:
+            self._coming = []
         self._show(view, found)
         self._updates += 1
         self._applied_s = time.monotonic() - started
@@ -295,12 +306,7 @@ class LiveTables(Mapping[str, LiveTable]):
         # Rows that were asked for by their ids needn't be there any more.
         choices = {table.name: self._wanted.choice(table, strict=False)}
         begun = self._begin({table.name: table}, choices, view)[table.name]
-        hydration = self._hydrations[-1]
-        try:
-            hydration.wait()
-        except BaseException:
-            self._hydrations.remove(hydration)
-            raise
+        self._hydrations[-1].wait()
         return Next(begun)
 
     def _begin(self, tables: Mapping[str, Table], choices: Mapping[str, Choice], view: View) -> dict[str, Served]:
@@ -315,7 +321,8 @@ class LiveTables(Mapping[str, LiveTable]):
     @property
     def _nbytes(self) -> int:
         """Memory that rows and maps take."""
-        return sum(one.slots.nbytes for one in self._tables.values())
+        tables = {one.slots for one in self._tables.values()} | {one.served.slots for one in self._coming}
+        return sum(slots.nbytes for slots in tables)
 
     def _check_memory(self, nbytes: int, what: str) -> None:
         """That so many bytes more may be taken."""
@@ -337,13 +344,17 @@ class LiveTables(Mapping[str, LiveTable]):
         rows = {name: served.rows_for(lease) for name, served in tables.items()}
         self._tables = tables
         bases = [served.base for served in tables.values() if served.base is not None]
-        self._hydrations = [one for one in self._hydrations if any(base in one.values() for base in bases)]
+        ended = [one for one in self._hydrations if not any(base in one.values() for base in bases)]
+        self._hydrations = [one for one in self._hydrations if one not in ended]
         # The switch, which look-ups see whole or not at all.
         snapshot = Snapshot(view, rows, lease)
         if self._held and self._held[-1].view is view:
             self._held[-1] = snapshot
         else:
             self._held.append(snapshot)
+        for hydration in ended:
+            # Of a table that is gone, rows may still be to come, which nobody will see.
+            hydration.let_go()
 
     def follow(
         self,
@@ -352,6 +363,7 @@ class LiveTables(Mapping[str, LiveTable]):
         on_update: Callable[[Snapshot], None] | None = None,
         max_age: float | None = None,
         on_age: Callable[[LiveStatus], None] | None = None,
+        on_error: Callable[[BaseException | None], None] | None = None,
     ) -> None:
         """Takes in each new version from now on, in a thread of its own, until `close`.
 
@@ -367,6 +379,8 @@ class LiveTables(Mapping[str, LiveTable]):
         max_age, on_age
             Is called from that thread when what is served was committed more than so many seconds ago, once until
             something newer is served.
+        on_error
+            Is called from that thread with what goes wrong, once until all is well again, and then with None.
         """
         self._check_open()
         if self._thread is not None:
@@ -377,7 +391,7 @@ class LiveTables(Mapping[str, LiveTable]):
         if max_age is not None:
             check_seconds(max_age, "max_age")
 
-        self._keeper = Keeper(self, poll, on_update, max_age, on_age)
+        self._keeper = Keeper(self, poll, on_update, max_age, on_age, on_error)
         self._thread = threading.Thread(target=self._keeper.run, name="cnrfmt live tables", daemon=True)
         self._thread.start()
 

@@ -12,6 +12,7 @@ from cnrfmt.format.schema import TableSchema
 from cnrfmt.inputs import as_ids
 from cnrfmt.pooling import Pooled, as_bags, check_pooled
 from cnrfmt.serving.generations import Lease
+from cnrfmt.serving.held_rows import Choice
 from cnrfmt.serving.hydrated_table import HydratedTable
 from cnrfmt.serving.positions import Positions, RangePositions
 from cnrfmt.serving.slots import Map
@@ -34,8 +35,9 @@ class LiveRows:
         default: Array,
         base: HydratedTable | None,
         lease: Lease,
+        choice: Choice,
     ) -> None:
-        self._schema, self._positions, self._rows = schema, positions, rows
+        self._schema, self._positions, self._rows, self._choice = schema, positions, rows, choice
         self._map, self._store, self._default, self._base, self._lease = map_, store, default, base, lease
         self._bytes, self._default_bytes = (a.reshape(-1).view(np.uint8) for a in (store, default))
 
@@ -95,7 +97,8 @@ class LiveRows:
         Raises
         ------
         MissingKeyError
-            A row of a dense table that isn't held.
+            A row of a dense table that isn't held; or a key that isn't one of those that were chosen, of another shard
+            say.
         UsageError
             `ids` or `out` is something else.
         DamagedError, StorageError
@@ -197,12 +200,20 @@ class LiveRows:
         if self._map is not None:
             slots = np.empty(len(positions), np.int64)
             kernel.slots_of(self._map, positions, slots)
-        if not self.keyed and len(wanted) and int(slots.min()) < 0:
-            raise self._missing(wanted[np.argmin(slots)])
+        if len(wanted) and not (self.keyed and self._choice.is_all) and int(slots.min()) < 0:
+            self._check_lost(wanted[slots < 0])
         base = self._base
         if base is not None and not base.is_complete:
             base.ensure_positions(slots[(slots >= 0) & (slots < len(base))])
         return slots
+
+    def _check_lost(self, ids: Ids) -> None:
+        """That rows which aren't here are keys that would be, if the table had them; raises `MissingKeyError`."""
+        if not self.keyed:
+            raise self._missing(ids[0])
+        strange = ids[~self._choice.among(ids)]
+        if len(strange):
+            raise MissingKeyError(f"table {self.name!r}: key {strange[0]} isn't {self._choice}")
 
     def _held(self) -> str:
         rows = self._schema.rows

@@ -48,7 +48,8 @@ class Served:
         assert column is not None
         fill = np.frombuffer(column.fill, dtypes.dtype_of(column.dtype))
         default = np.full(schema.dim, fill[0], slots.store.dtype)
-        return LiveRows(schema, self.positions, self.rows, slots.map, slots.store, default, self.base, lease)
+        store, choice = slots.store, self.choice
+        return LiveRows(schema, self.positions, self.rows, slots.map, store, default, self.base, lease, choice)
 
     def without_gaps(self, generation: int) -> Served:
         """The same, with rows moved together where most of the places are nobody's, as where keys come and go.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,6 +210,49 @@ class EndedError(Exception):
     """The end of a trainer."""
 
 
+def test_a_wait_that_was_interrupted_waits_again(tmp_path: Path, held: Held) -> None:
+    path = tmp_path / "run"
+    trainer = trained(path)
+
+    def interrupt(*_: object) -> None:
+        raise EndedError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with manager(path) as m:
+            restored = m.restore(lazy=True)
+            assert restored is not None
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(EndedError):
+                restored.wait()
+            go_soon(held)
+            assert restored.wait()
+            assert (restored.tables["user"].values == trainer.user).all()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_rows_that_come_while_somebody_reads_them_are_enough(
+    tmp_path: Path, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    trainer = trained(path)
+    with manager(path) as m:
+        restored = m.restore(lazy=True)
+        assert restored is not None
+
+        def late(*_: object) -> Any:
+            held.go.set()
+            assert restored.wait(60)
+            raise UsageError("the checkpoint was closed; open it again")
+
+        monkeypatch.setattr(hydrated_table.HydratedTable, "_decoded", late)
+        m.track("user", [1999])
+        assert (restored.tables["user"].values[1999] == trainer.user[1999]).all()
+        with pytest.raises(MissingKeyError, match="no table 'usr' was restored; there are 'user'"):
+            restored.ensure("usr", [1])
+
+
 def test_an_end_does_not_wait_for_rows(tmp_path: Path, held: Held) -> None:
     path = tmp_path / "run"
     trainer = trained(path)
@@ -279,3 +323,73 @@ def test_ranks_restore_their_shards(tmp_path: Path, held: Held) -> None:
     assert (np.concatenate([one[2] for one in found], axis=1) == values).all()
     assert (cnrfmt.load(path)["rows"] == want).all()
     sound(path)
+
+
+def test_places_of_rows_that_are_gone_may_be_others(tmp_path: Path, held: Held) -> None:
+    path, values = tmp_path / "run", np.full((2000, 8), 5, F32)
+    keys = np.arange(0, 4000, 2)
+    cnrfmt.save(path, {"k": TableData(values, keys=keys), "t": values})
+    with manager(path) as m:
+        restored = m.restore(lazy=True)
+        assert restored is not None
+        keyed, dense = restored.tables["k"], restored.tables["t"].values
+        m.forget("k", [40])
+        keyed.keys[20] = 41
+        m.track("k", [41])
+        keyed.values[20] = 9
+        m.resize("t", 1000)
+        m.resize("t", 2000)
+        dense[1000:] = 9
+        go_soon(held)
+        m.save(1, {"k": keyed, "t": dense}).wait()
+    with cnrfmt.open(path) as ck:
+        assert (ck["k"][41] == 9).all()
+        assert (ck["t"][...] == np.repeat([5, 9], 1000)[:, None]).all()
+
+
+def test_a_touch_that_comes_too_late_changes_nothing(
+    tmp_path: Path, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, values = tmp_path / "run", np.ones((2000, 8), F32)
+    for step in (1, 2):
+        cnrfmt.save(path, {"t": values * step})
+    decoded, inside, go_on = hydrated_table.HydratedTable._decoded, threading.Event(), threading.Event()
+
+    def late(self: hydrated_table.HydratedTable, positions: Any) -> Any:
+        rows = decoded(self, positions)
+        inside.set()
+        assert go_on.wait(60)
+        return rows
+
+    monkeypatch.setattr(hydrated_table.HydratedTable, "_decoded", late)
+    target, told = np.zeros((2000, 8), F32), list[str]()
+
+    def touch() -> None:
+        try:
+            m.track("t", [5])
+        except UsageError as error:
+            told.append(str(error))
+
+    with manager(path) as m:
+        m.restore(version=0, into={"t": target}, columns=False, lazy=True)
+        toucher = threading.Thread(target=touch)
+        toucher.start()
+        assert inside.wait(60)
+        go_soon(held)
+        m.restore(version=1, into={"t": target}, columns=False)
+        go_on.set()
+        toucher.join()
+    assert (target == 2).all()
+    assert "another restore was begun" in told[0]
+
+
+def test_stored_values_say_why_they_are_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    trained(path)
+    damage(path, "user")
+    m = manager(path, stored_values="memory")
+    m.restore(lazy=True)
+    with pytest.raises(DamagedError, match="'user'"):
+        m.stored_values  # noqa: B018
+    with pytest.raises(DamagedError, match="'user'"):
+        m.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import cnrfmt
 from cnrfmt.checkpointing.lineage import open_version
 from cnrfmt.memory import METADATA
+from cnrfmt.storage.fs import OpenMode
 from tests.storage.support import QuickFs
 
 ROWS = 50
@@ -30,12 +30,12 @@ class Overtaken(QuickFs):
         super().__init__()
         self.path, self.times, self.step = path, times, 0
 
-    def stat(self, path: str, *, follow: bool = False) -> Any:
-        if path.endswith("segments") and self.times:
+    def open(self, path: str, mode: OpenMode, *, follow: bool = False) -> int:
+        if path.endswith(".cnrs") and self.times:
             self.times -= 1
             self.step += 1
             write(self.path, self.step)
-        return super().stat(path, follow=follow)
+        return super().open(path, mode, follow=follow)
 
 
 @pytest.fixture

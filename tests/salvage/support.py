@@ -15,6 +15,7 @@ from cnrfmt import Deleted, Dropped, Quantize, Rows, Salvage, TableData
 from cnrfmt.format import limits
 from cnrfmt.format.encoding import ITEM_SIZES, CodebookLayout
 from cnrfmt.format.toc import TableEntry
+from cnrfmt.section_owners import owners
 from cnrfmt.segment_reader import SegmentReader
 from tests.storage.support import QuickFs
 
@@ -237,10 +238,10 @@ def _segment_regions(segment: SegmentReader, version: int, single: bool) -> list
     file = "" if single else f"segments/{entry.segment.hex()}.cnrs"
     start = entry.offset or 0
     name = f"of segment {version}"
-    owners = segment._owners()
+    named = owners(segment.toc, segment._names)
     found = [Region(f"header {name}", file, start, 128)]
     for number, (offset, length) in enumerate(segment.toc.sections):
-        found.append(Region(f"{owners[number]} {name}", file, start + offset, length))
+        found.append(Region(f"{named[number]} {name}", file, start + offset, length))
     found.append(Region(f"digests {name}", file, start + trailer.data_end, 8 * trailer.pieces))
     found.append(Region(f"table of contents {name}", file, start + trailer.toc_offset, trailer.toc_length))
     found.append(Region(f"trailer {name}", file, start + entry.length - limits.BLOCK, limits.BLOCK))

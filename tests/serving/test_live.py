@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cnrfmt
-from cnrfmt import Deleted, Dropped, LiveTables, Rows, TableData
+from cnrfmt import Deleted, Dropped, LiveTables, MissingKeyError, Rows, TableData
 from cnrfmt.table import Table
 from tests.serving.support import F32, QUICK, chain, damage
 from tests.test_changed import Branchy
@@ -193,7 +194,9 @@ def test_a_shard_takes_in_its_own_rows_alone(tmp_path: Path) -> None:
     with pytest.raises(cnrfmt.MissingKeyError, match=r"table 'dense' holds no row 5; it has 1000 of 3001 rows"):
         shards[1]["dense"].lookup([5])
     number = int(cnrfmt.shard_of([key], 3)[0])
-    assert [bool(live["keyed"].lookup([key]).any()) for live in shards] == [n == number for n in range(3)]
+    assert (shards[number]["keyed"].lookup([key]) == 3).all()
+    with pytest.raises(MissingKeyError, match=f"key {key} isn't of shard {(number + 1) % 3} of 3"):
+        shards[(number + 1) % 3]["keyed"].lookup([key])
     for live in shards:
         live.close()
 
@@ -468,3 +471,36 @@ def test_what_a_call_back_raises_is_told(tmp_path: Path) -> None:
             assert (status.version, str(status.error)) == (version, "no such luck" if version == 1 else "None")
             assert (status.failing_s > 0) is (version == 1)
         assert live.snapshot().changed_since(before)["dense"].rows.tolist() == [1, 2]
+
+
+def test_a_key_that_was_not_chosen_is_no_unknown_one(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    cnrfmt.save(path, {"k": TableData(np.ones((100, 2), F32), keys=np.arange(100))})
+    shards = cnrfmt.shard_of(np.arange(200), 2)
+    mine, other = (np.flatnonzero(shards == number) for number in range(2))
+    with cnrfmt.LiveTables(path, shard=(0, 2)) as live:
+        # A key of this shard that the table lacks has the default row.
+        assert live["k"].lookup([mine[0], mine[-1]]).tolist() == [[1, 1], [0, 0]]
+        for look in (live["k"].lookup, lambda ids: live["k"].pool(ids, [0])):
+            with pytest.raises(MissingKeyError, match=f"table 'k': key {other[0]} isn't of shard 0 of 2"):
+                look([mine[0], other[0]])
+    with cnrfmt.LiveTables(path, rows={"k": [1, 2]}) as live:
+        with pytest.raises(MissingKeyError, match="key 50 isn't among those that were asked for"):
+            live["k"].lookup([50])
+        cnrfmt.append(path, {"k": cnrfmt.Deleted([2])})
+        live.advance()
+        assert live["k"].lookup([1, 2]).tolist() == [[1, 1], [0, 0]]
+
+
+def test_what_goes_wrong_is_told_once_and_when_it_is_well_again(tmp_path: Path) -> None:
+    path, away = tmp_path / "run", tmp_path / "away"
+    cnrfmt.save(path, {"t": np.ones((4, 2), F32)})
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with cnrfmt.LiveTables(path) as live:
+        live.wait()
+        live.follow(poll=0.01, on_error=told.put)
+        path.rename(away)
+        assert isinstance(told.get(timeout=60), cnrfmt.CnrError)
+        away.rename(path)
+        assert told.get(timeout=60) is None
+    assert told.empty()

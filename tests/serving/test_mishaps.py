@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import cnrfmt
 from cnrfmt import Deleted, Dropped, LiveTables, Rows, TableData
 from cnrfmt.serving import hydrated_table, served
-from tests.serving.support import F32, QUICK, chain, damage
+from tests.serving.support import F32, QUICK, Held, chain, damage
 
 
 def wait_for(condition: Any) -> None:
@@ -174,3 +175,89 @@ def test_an_empty_table_says_so(tmp_path: Path) -> None:
     cnrfmt.save(tmp_path / "run", {"e": np.empty((0, 3), F32)}, fs=QUICK)
     with LiveTables(tmp_path / "run") as live, pytest.raises(cnrfmt.MissingKeyError, match="no row 0; it has no rows"):
         live["e"].lookup([0])
+
+
+def test_attempts_that_fail_leave_no_rows_behind(tmp_path: Path) -> None:
+    path = chain(tmp_path / "run", deltas=0)
+    with LiveTables(path) as live:
+        live.wait()
+        cnrfmt.append(path, {"new": np.ones((500, 8), F32), "other": np.ones((3000, 8), F32)}, fs=QUICK)
+        _damage_newest(path, "other")
+        live.advance(0)
+        known = list(live._hydrations)
+        for _ in range(3):
+            with pytest.raises(cnrfmt.DamagedError, match="table 'other'"):
+                live.advance()
+        assert all(any(one is before for before in known) for one in live._hydrations)
+        assert live.version == 0
+
+
+def _damage_newest(path: Path, table: str) -> None:
+    with cnrfmt.open(path) as ck:
+        entry = ck.manifest.chain[-1]
+        toc = ck.view.segments[entry.segment].toc
+        offset, length = toc.sections[toc.by_table[ck[table].schema.table_id].parts[0].section]
+    file = path / "segments" / f"{entry.segment.hex()}.cnrs"
+    data = bytearray(file.read_bytes())
+    data[offset + length // 2] ^= 1
+    file.write_bytes(data)
+
+
+def test_tables_that_come_together_are_bounded_together(tmp_path: Path) -> None:
+    path, rows = tmp_path / "run", np.ones((20_000, 8), F32)
+    cnrfmt.save(path, {"a": rows[:100]}, fs=QUICK)
+    with LiveTables(path, max_bytes=2 * rows.nbytes) as live:
+        live.wait()
+        cnrfmt.append(path, {"b": rows, "c": rows}, fs=QUICK)
+        with pytest.raises(cnrfmt.TooLargeError, match="table 'c'"):
+            live.advance()
+        cnrfmt.append(path, {"c": Dropped()}, fs=QUICK)
+        assert live.advance()
+
+
+def test_what_is_dropped_is_decoded_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    path = tmp_path / "run"
+    cnrfmt.save(path, {"a": np.zeros((500, 2), F32)}, fs=QUICK)
+    with LiveTables(path) as live:
+        (behind,) = live._hydrations
+        cnrfmt.append(path, {"a": Dropped(), "b": TableData(np.zeros((0, 2), F32), keys=[])}, fs=QUICK)
+        assert held.waiting.wait(60)
+        threading.Timer(0.05, held.go.set).start()
+        assert live.advance()
+        assert not any(worker.is_alive() for worker in behind._workers)
+        assert len(behind) == 0
+
+
+def test_a_fork_does_not_wait_for_another_thread_s_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, told = chain(tmp_path / "run", deltas=0), list[str]()
+
+    def child() -> None:
+        for call in (live.advance, live.keep_up):
+            try:
+                call()
+            except cnrfmt.UsageError as error:
+                told.append(str(error))
+
+    with LiveTables(path) as live, live._advancing:
+        pid = os.getpid()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: pid + 1)
+            thread = threading.Thread(target=child, daemon=True)
+            thread.start()
+            thread.join(10)
+        assert len(told) == 2
+
+
+def test_a_range_of_a_table_that_begins_anew_below_it(tmp_path: Path) -> None:
+    path, values = tmp_path / "run", np.arange(400, dtype=F32).reshape(200, 2)
+    cnrfmt.save(path, {"a": values}, fs=QUICK)
+    with LiveTables(path, rows={"a": (100, 200)}) as live:
+        cnrfmt.append(path, {"a": values[:50]}, fs=QUICK)
+        live.advance()
+        assert len(live["a"]) == 0
+        cnrfmt.append(path, {"a": Rows(np.arange(50, 150), values[50:150], rows=150)}, fs=QUICK)
+        live.advance()
+        assert (live["a"].lookup(np.arange(100, 150)) == values[100:150]).all()
+        with pytest.raises(cnrfmt.MissingKeyError):
+            live["a"].lookup([50])

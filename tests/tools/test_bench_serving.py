@@ -95,7 +95,7 @@ def test_look_ups_ask_for_popular_rows() -> None:
 
 def test_a_trainer_that_fails_ends_the_benchmark(tmp_path: Path) -> None:
     sizes = Sizes(500, 4, 10, 0.01)
-    one = Serving(tmp_path / "model", sizes, 3, 1)
+    one = Serving(tmp_path / "model", sizes, 3, 1, 1)
     assert one.trainer.newest == 0
     shutil.rmtree(tmp_path / "model")
     one.trainer.go()

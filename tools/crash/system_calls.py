@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -108,6 +109,8 @@ def _descriptors() -> set[int]:
 
 def _child(work: Workload | ReadWork, start: int, answer: int) -> None:
     """The child process: waits, does the operation, and tells of it."""
+    # What is imported here first would be compiled and written by one child, and read by the next.
+    sys.dont_write_bytecode = True
     before = _descriptors()
     os.read(start, 1)
     fs = FaultyFs(waits=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import glob
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cnrfmt.arrays import Array
 from cnrfmt.checkpoint import Checkpoint
@@ -29,7 +32,7 @@ class LazyRestore:
     def __init__(self, hydration: Hydration, stored: Mapping[str, str]) -> None:
         self._hydration = hydration
         self._tables: dict[str, HydratedTable] = {name: hydration[one] for name, one in stored.items()}
-        self._files = ExitStack()
+        self._files, self._closing = ExitStack(), threading.Lock()
         self._is_pending = True
         self._is_known = False
 
@@ -62,10 +65,26 @@ class LazyRestore:
         positions = wanted if isinstance(found.ids, range) else found.index.of(wanted)
         found.ensure_positions(positions[(positions >= 0) & (positions < len(found))])
 
+    def ensure_from(self, name: str, row: int) -> None:
+        """As `ensure`, of the rows of a dense table from this one on."""
+        found = self._tables.get(name)
+        if found is not None and isinstance(row, int | np.integer):
+            self.ensure(name, range(row, len(found)))
+
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until all rows are there, or so many seconds; says whether they are. Raises as `ensure` does."""
-        self._hydration.wait(timeout)
+        if timeout is None:
+            self.complete()
+        else:
+            self._hydration.wait(timeout)
         return self.is_complete
+
+    def complete(self) -> None:
+        """Waits until all rows are there, those too that nobody makes in the background any more."""
+        if not self.finish():
+            for table in self._tables.values():
+                table.ensure()
+            self.finish()
 
     def finish(self) -> bool:
         """Waits until all rows are there, or nobody makes them in the background; says whether they are.
@@ -75,8 +94,13 @@ class LazyRestore:
         complete = self._hydration.wait()
         if complete:
             self._is_pending = False
-            self._files.close()
+            self._close_files()
         return complete
+
+    def _close_files(self) -> None:
+        # Who saves, and the background, come here at once.
+        with self._closing:
+            self._files.close()
 
     def settle(self, tables: Mapping[str, Any]) -> None:
         """Waits until all rows are there, so that these tables can be saved; raises as `ensure` does.
@@ -88,10 +112,7 @@ class LazyRestore:
             for name, value in tables.items():
                 if name in self._tables:
                     self._check_same(name, value)
-        if not self.finish():
-            for table in self._tables.values():
-                table.ensure()
-            self.finish()
+        self.complete()
 
     def _check_same(self, name: str, value: Any) -> None:
         given = Target.of(value).columns
@@ -109,8 +130,8 @@ class LazyRestore:
 
     def close(self) -> None:
         """Ends the background, and lets go of files: what isn't there yet doesn't come any more."""
-        self._hydration.close()
-        self._files.close()
+        self._hydration.give_up()
+        self._close_files()
 
 
 def _is_same(filled: Array, value: Any, what: str) -> bool:

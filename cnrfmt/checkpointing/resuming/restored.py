@@ -12,6 +12,7 @@ from cnrfmt.checkpointing.resuming.lazy_restore import LazyRestore
 from cnrfmt.checkpointing.resuming.random_state import PREFIX as RANDOM
 from cnrfmt.checkpointing.resuming.random_state import reinstate
 from cnrfmt.checkpointing.resuming.targets import Target
+from cnrfmt.errors import MissingKeyError
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +74,15 @@ class Restored:
 
         Raises
         ------
+        MissingKeyError
+            A table that wasn't restored.
         UsageError
-            Ids that are no integers.
+            Ids that are no integers; or rows that hadn't come when the manager was closed.
         DamagedError, StorageError, TooLargeError
             The rows couldn't be read, or others in the background couldn't: the error names the place.
         """
+        if table not in self.tables:
+            raise MissingKeyError(f"no table {table!r} was restored; there are {', '.join(map(repr, self.tables))}")
         if self.lazy is not None:
             self.lazy.ensure(table, ids)
 

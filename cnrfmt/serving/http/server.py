@@ -199,13 +199,18 @@ class _Opening:
             with contextlib.suppress(OSError):
                 tell("warning", {"warning": text})
 
+        def failed(error: BaseException | None) -> None:
+            text = "all is well again" if error is None else f"something goes wrong behind what is served: {error}"
+            with contextlib.suppress(OSError):
+                tell("warning", {"warning": text})
+
         if self._over.is_set():
             return
         facts = {"path": live.path, "version": live.version, "step": live.step, "tables": len(live)}
         self._door.application = service.application
         tell("serving", {"url": url_of(self._sock), **facts})
         on_age = None if settings.max_age is None else aged
-        live.follow(poll=settings.poll, on_update=took, max_age=settings.max_age, on_age=on_age)
+        live.follow(poll=settings.poll, on_update=took, max_age=settings.max_age, on_age=on_age, on_error=failed)
 
     def _waits(self, reason: str) -> None:
         self._door.say("waiting", reason)
