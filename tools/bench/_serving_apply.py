@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +115,17 @@ def figures(folder: Path, gigabytes: float, share: float, repeat: int) -> list[F
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, and prints the report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    about: str | None = __doc__,
+    measure: Callable[[Path, float, float, int], list[Figure]] = figures,
+    made_of: str = "float32",
+) -> int:
+    """Measures, and prints the report; also for whoever measures deltas of another kind of table."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0] if about else None)
     parser.add_argument("--dir", type=Path, help="where files go (a temporary directory)")
-    parser.add_argument("--gigabytes", type=float, help="size of the table (1)")
+    parser.add_argument("--gigabytes", type=float, help="size of the table in float32 (1)")
     parser.add_argument("--share", type=float, default=0.01, help="rows of a delta: %(default)s")
     parser.add_argument("--repeat", type=int, help="rounds (5; with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="a small table: tries the benchmark, measures nothing")
@@ -127,8 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     settle_repeat(parser, given)
     gigabytes = given.gigabytes or (_QUICK_GIGABYTES if given.quick else 1.0)
     with tempfile.TemporaryDirectory(prefix="cnrfmt-apply-", dir=given.dir) as folder:
-        print(f"a table of {gigabytes:g} GB of float32, {_DIM} wide")
-        print(table_of(figures(Path(folder), gigabytes, given.share, given.repeat)))
+        print(f"a table of {gigabytes:g} GB in float32, {_DIM} wide, made of {made_of}")
+        print(table_of(measure(Path(folder), gigabytes, given.share, given.repeat)))
     return 0
 
 

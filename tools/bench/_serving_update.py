@@ -12,8 +12,6 @@ has them quantised already, and given to a module that is there. All files are i
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +20,11 @@ import numpy as np
 
 import cnrfmt
 from cnrfmt.integrations import fbgemm
-from tools.bench import _data
-from tools.bench._figures import Figure, Target, in_turn, say, settle_repeat, table_of, timed
+from tools.bench import _data, _serving_apply
+from tools.bench._figures import Figure, Target, in_turn, say, timed
 from tools.bench._setting import clear, warm
 
 _DIM = 64
-_QUICK_GIGABYTES = 0.004
 _CHEAPER = 10.0
 _ANEW, _TORCH = "bags made anew", "torch.load, assign"
 
@@ -130,19 +127,7 @@ def figures(folder: Path, gigabytes: float, share: float, repeat: int) -> list[F
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, and prints the report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dir", type=Path, help="where files go (a temporary directory)")
-    parser.add_argument("--gigabytes", type=float, help="size of the table in float32 (1)")
-    parser.add_argument("--share", type=float, default=0.01, help="rows of a delta: %(default)s")
-    parser.add_argument("--repeat", type=int, help="rounds (5; with --quick 2)")
-    parser.add_argument("--quick", action="store_true", help="a small table: tries the benchmark, measures nothing")
-    given = parser.parse_args(argv)
-    settle_repeat(parser, given)
-    gigabytes = given.gigabytes or (_QUICK_GIGABYTES if given.quick else 1.0)
-    with tempfile.TemporaryDirectory(prefix="cnrfmt-update-", dir=given.dir) as folder:
-        print(f"a table of {gigabytes:g} GB of float32, {_DIM} wide, in FBGEMM's rows")
-        print(table_of(figures(Path(folder), gigabytes, given.share, given.repeat)))
-    return 0
+    return _serving_apply.main(argv, about=__doc__, measure=figures, made_of="rows as FBGEMM reads them")
 
 
 if __name__ == "__main__":
