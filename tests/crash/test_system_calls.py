@@ -17,7 +17,14 @@ from tools.crash.aftermath import LockProbe
 from tools.crash.faults import Workload
 from tools.crash.faulty_fs import FaultyFs
 from tools.crash.operations import PATHS
-from tools.crash.system_calls import ERRORS, StraceError, SystemCallTrial, attempt_traced, traced_trials
+from tools.crash.system_calls import (
+    ERRORS,
+    StraceError,
+    SystemCallTrial,
+    attempt_traced,
+    traced_trials,
+    undisturbed,
+)
 
 SEED = 1
 NEEDS_STRACE = pytest.mark.needs_system("strace")
@@ -48,7 +55,7 @@ def _work(folder: Path, kind: str, operation: str) -> Workload:
 def test_refused_system_calls(tmp_path: Path, kind: str) -> None:
     work = _work(tmp_path, kind, "append")
     try:
-        clean = attempt_traced(work)
+        clean = undisturbed(work)
     except StraceError as error:
         forbidden(f"strace may not attach to a process: {error}")
     assert clean.outcome.name == "returned"
