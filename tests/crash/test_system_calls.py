@@ -17,14 +17,7 @@ from tools.crash.aftermath import LockProbe
 from tools.crash.faults import Workload
 from tools.crash.faulty_fs import FaultyFs
 from tools.crash.operations import PATHS
-from tools.crash.system_calls import (
-    ERRORS,
-    StraceError,
-    SystemCallTrial,
-    attempt_traced,
-    traced_trials,
-    undisturbed,
-)
+from tools.crash.system_calls import ERRORS, StraceError, SystemCallTrial, attempt_traced, traced_trials
 
 SEED = 1
 NEEDS_STRACE = pytest.mark.needs_system("strace")
@@ -55,7 +48,7 @@ def _work(folder: Path, kind: str, operation: str) -> Workload:
 def test_refused_system_calls(tmp_path: Path, kind: str) -> None:
     work = _work(tmp_path, kind, "append")
     try:
-        clean = undisturbed(work)
+        clean = attempt_traced(work)
     except StraceError as error:
         forbidden(f"strace may not attach to a process: {error}")
     assert clean.outcome.name == "returned"

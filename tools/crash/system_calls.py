@@ -217,21 +217,11 @@ class SystemCallTrial(Trial):
         return outcome
 
 
-def undisturbed(work: Workload | ReadWork) -> Answer:
-    """What the operation does where no call is refused.
-
-    It is done here before, where checks of later runs do it too: what is imported first, and compiled, takes calls that
-    children don't make who find it done.
-    """
-    work.attempt(FaultyFs())
-    if isinstance(work, Workload):
-        work.reset()
-    return attempt_traced(work)
-
-
 def _calls(work: Workload | ReadWork) -> Counter[str]:
     """How many system calls of each kind the operation makes where none is refused."""
-    answer = undisturbed(work)
+    if isinstance(work, Workload):
+        work.reset()
+    answer = attempt_traced(work)
     assert answer.outcome.name == "returned", answer.outcome.text
     assert not answer.held, answer.held
     return Counter(name for name, _ in answer.traced)
