@@ -198,16 +198,19 @@ class _Worker(threading.Thread):
 
     def run(self) -> None:
         """Decodes block after block."""
+        take, failed = self._take, self._failed
+        # Who waits for the end of this keeps none of the tables.
+        del self._take, self._failed
         try:
             # Whoever opened the container mostly asks for rows at once, and would share the interpreter with this.
             self._over.wait(_GRACE_S)
-            while (found := self._take()) is not None:
+            while (found := take()) is not None:
                 table, block = found
                 try:
                     table.fill(block)
                 except BaseException as error:
                     # Others may be sound.
-                    self._failed(error)
+                    failed(error)
         finally:
             self.ended.set()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +252,17 @@ def test_a_closed_one_gives_what_it_is_asked_for(tmp_path: Path, held: Held) -> 
         with pytest.raises(cnrfmt.MissingKeyError, match="no table 'keyed' is hydrated; there are dense"):
             found["keyed"]
         assert "of 3000 rows" in repr(found)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_nobody_keeps_arrays_that_were_dropped(tmp_path: Path, is_closed: bool) -> None:
+    path = chain(tmp_path / "run", deltas=0)
+    with cnrfmt.open(path) as ck:
+        found = ck.hydrate(["dense"])
+        assert found.wait(60)
+        if is_closed:
+            found.close()
+        kept = weakref.ref(found)
+        del found
+        gc.collect()
+        assert kept() is None

@@ -75,12 +75,11 @@ def by_hydration(path: Path, stack: ExitStack, ids: Ids) -> Any:
 
 def by_restore(path: Path, stack: ExitStack, ids: Ids) -> Any:
     """Rows of a trainer that goes on from a checkpoint, tracked before they are read."""
-    manager = stack.enter_context(cnrfmt.CheckpointManager(path, flush_on_sigterm=False))
+    manager = cnrfmt.CheckpointManager(path, flush_on_sigterm=False)
+    # As a `with` block ends by an error, which doesn't wait for the other rows.
+    stack.callback(manager.__exit__, KeyboardInterrupt, KeyboardInterrupt(), None)
     restored = manager.restore(lazy=True)
     assert restored is not None
-    assert restored.lazy is not None
-    # What isn't there at the end isn't waited for.
-    stack.callback(restored.lazy.stop)
     manager.track("table", ids)
     return restored.tables["table"].values[ids]
 
