@@ -326,7 +326,6 @@ class Checkpointer:
         """Reads a version; the next checkpoint goes on from it."""
         into = options.get("into") or {}
         several = self.coordinator is not None and options.get("into") is not None
-        self.forget_lazy()
         with ExitStack() as files:
             ck, head = files.enter_context(open_version(self.path, version, step, tag, verify_all, self.fs))
             if several and options.get("tables") is None:
